@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/personality.h>
 #include <unistd.h>
 
 #include "base/options.h"
 #include "common/cli.h"
 #include "common/cli_pages.h"
+#include "common/preloads.h"
 #include "common/recipe.h"
 #include "common/root_names.h"
 #include "common/root_path.h"
@@ -30,10 +30,6 @@
 
 enum { KEY_MAN_ENV = 256, KEY_RECIPE, KEY_RECIPES, KEY_TYPES, KEY_DOCTOR };
 enum { OWN_FAILURE = 125 };
-
-#define LIBRARY "libpmalloc_preload.so"
-// Its folder also has libgc.so.1 and libgccpp.so.1, which are links to it.
-#define GC_LIBRARY "pmalloc-libgc/libpmalloc_gc.so"
 
 extern char **environ;
 
@@ -231,68 +227,6 @@ static void take(int key, const char *value, void *arg) {
 
 // ---- the library --------------------------------------------------------------------------------
 
-// Writes the directory of this program, with a slash behind it.
-static void find_self(char self[PATH_MAX]) {
-    ssize_t length = readlink("/proc/self/exe", self, PATH_MAX - 1);
-    if (length > 0)
-        self[length] = '\0';
-    else if (errno != ENOENT || !realpath((const char *)getauxval(AT_EXECFN), self)) // no /proc
-        fail("cannot find out where pmalloc-run is: /proc/self/exe: %s", strerror(errno));
-    *(strrchr(self, '/') + 1) = '\0';
-}
-
-// Returns the path of the library. It lies beside this program, as in a build tree, or in the
-// library directory of the installation.
-static const char *find_library(void) {
-    static const char *const places[] = {"", "../lib/", "../lib64/", "../lib/x86_64-linux-gnu/"};
-    static char path[PATH_MAX + 64];
-    const char *library = with_gc ? GC_LIBRARY : LIBRARY;
-    char self[PATH_MAX];
-    find_self(self);
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        snprintf(path, sizeof path, "%s%s%s", self, places[i], library);
-        if (access(path, R_OK) == 0)
-            return path;
-    }
-    fail("%s is neither in %.300s nor in ../lib beside it; build or install it", library, self);
-}
-
-static bool in_list(const char *list, const char *path) {
-    size_t length = strlen(path);
-    for (const char *at = list; *at; at += strspn(at, ": ")) {
-        size_t word = strcspn(at, ": ");
-        if (word == length && memcmp(at, path, length) == 0)
-            return true;
-        at += word;
-    }
-    return false;
-}
-
-// Programs find libgc by the preload, because that has its name. libgccpp they look for in a path.
-static void stand_in(const char *path) {
-    const char *others = getenv("LD_LIBRARY_PATH");
-    char *list;
-    int folder = (int)(strrchr(path, '/') - path);
-    if (asprintf(&list, "%.*s%s%s", folder, path, others && *others ? ":" : "",
-                 others ? others : "") < 0 ||
-        setenv("LD_LIBRARY_PATH", list, 1) != 0)
-        fail("out of memory");
-    free(list);
-}
-
-static void preload(const char *path) {
-    const char *others = getenv("LD_PRELOAD");
-    char *list;
-    if (strpbrk(path, ": "))
-        fail("%.300s: LD_PRELOAD cannot name a path with a blank or colon in it; move it", path);
-    if (others && in_list(others, path))
-        return;
-    if (asprintf(&list, "%s%s%s", path, others && *others ? ":" : "", others ? others : "") < 0 ||
-        setenv("LD_PRELOAD", list, 1) != 0)
-        fail("out of memory");
-    free(list);
-}
-
 // Switches address randomisation off; the program inherits that. A container may forbid it. Then
 // the heap's data is still good, but its pointers into code are not. The library finds and reports
 // that itself.
@@ -470,8 +404,10 @@ static void check_types(const struct target *target, const char *inner, char **a
 static const struct recipe_places *recipe_places(void) {
     static char installed[PATH_MAX + 32], built[PATH_MAX + 32];
     static struct recipe_places places;
+    struct pm_error err;
     char self[PATH_MAX];
-    find_self(self);
+    if (preloads_folder(self, &err) != PM_OK)
+        fail("%s", err.text);
     snprintf(installed, sizeof installed, "%s../share/pmalloc/recipes", self);
     snprintf(built, sizeof built, "%s../tools/recipes", self);
     places.dir[0] = recipes;
@@ -507,14 +443,15 @@ static size_t find_recipe(const struct target *target, char **argv, struct recip
 // Settings that the user has given stay. Returns the command line, with the recipe's arguments.
 static char **follow_recipe(const struct target *target, char **argv) {
     static struct recipe recipe;
+    struct pm_error err;
     size_t count = 0;
     char name[128];
     if (getenv("PMALLOC_ROOTS"))
         fail("--recipe names the roots: leave out -r and PMALLOC_ROOTS");
     size_t before = find_recipe(target, argv, &recipe) + 1; // words before the recipe's arguments
     set("PMALLOC_ROOTS", recipe.roots);
-    if (*recipe.library)
-        preload(recipe.library); // preload() of our own comes before it
+    if (*recipe.library && preloads_add(recipe.library, &err) != PM_OK) // our own comes before it
+        fail("%s", err.text);
     for (size_t i = 0; i < recipe.settings; i++) {
         snprintf(name, sizeof name, "PMALLOC_%.*s", (int)strcspn(recipe.setting[i], "="),
                  recipe.setting[i]);
@@ -575,10 +512,10 @@ int main(int argc, char **argv) {
     if (!*target.env_program && (inner || !*pm_options.program.text))
         warn_rootless(inner ? inner : *target.interpreter ? target.interpreter : target.path);
     check_types(&target, inner, command);
-    const char *library = find_library();
-    if (with_gc)
-        stand_in(library);
-    preload(library);
+    const char *library = preloads_find(with_gc, &err);
+    if (!library || (with_gc && preloads_stand_in(library, &err) != PM_OK) ||
+        preloads_add(library, &err) != PM_OK)
+        fail("%s", err.text);
     fix_addresses();
     execvp(target.path, command);
     status = errno;
