@@ -24,11 +24,12 @@
 #include "common/wrapper.h"
 #include "doctor/doctor.h"
 #include "media/backing/volume.h"
+#include "notify/notify.h"
 #include "roots/loaded_object.h"
 #include "roots/spec.h"
 #include "types/type_check.h"
 
-enum { KEY_MAN_ENV = 256, KEY_RECIPE, KEY_RECIPES, KEY_TYPES, KEY_DOCTOR };
+enum { KEY_MAN_ENV = 256, KEY_RECIPE, KEY_RECIPES, KEY_TYPES, KEY_DOCTOR, KEY_NOTIFY, KEY_HEALTHY };
 enum { OWN_FAILURE = 125 };
 
 extern char **environ;
@@ -94,6 +95,14 @@ static const struct cli_option options[] = {
      "Do not run PROGRAM, but say whether it can have a heap, which roots it seems to have, where "
      "the heap would lie and what would survive there, what to expect of the program's manners, "
      "and the line that starts it."},
+    {KEY_NOTIFY, "notify", NULL,
+     "For PROGRAM, which does not do it itself, tell the service manager that NOTIFY_SOCKET names "
+     "how far it is: sd_notify(3). READY=1 when the heap is recovered and all roots are restored; "
+     "WATCHDOG=1 while PROGRAM runs and is not stopped. A unit has Type=notify and "
+     "NotifyAccess=all. Without NOTIFY_SOCKET nothing is told."},
+    {KEY_HEALTHY, "healthy", "COMMAND",
+     "With --notify: this command for /bin/sh must succeed before READY=1, and before each "
+     "WATCHDOG=1."},
     {KEY_MAN_ENV, "man-env", NULL, "Print the manual page libpmalloc(7), in roff, and exit."},
     {0},
 };
@@ -111,6 +120,8 @@ static const struct cli_example examples[] = {
      "The program's global variable store, and all that it reaches, outlive the program."},
     {"pmalloc-run --recipe -H /dev/shm/redis redis-server",
      "redis goes on with its data, although it sets itself up in main."},
+    {"pmalloc-run --notify --healthy 'redis-cli ping' --recipe -H /srv/redis redis-server",
+     "The same as a service: systemd is told when redis answers with its data."},
     {"pmalloc-run --doctor -H /mnt/pmem/store app", "Can app be given a heap there, and how?"},
     {"pmalloc-run -H /mnt/pmem/h -r @roots.txt -s LIMIT=8G app",
      "The roots are the lines of roots.txt. The heap is at most 8 GiB."},
@@ -186,8 +197,8 @@ static void set_pair(const char *pair) {
     set(name, pair + length + 1);
 }
 
-static bool with_gc, with_recipe, with_doctor, types_off, types_ignored;
-static const char *roots, *recipes;
+static bool with_gc, with_recipe, with_doctor, with_notify, types_off, types_ignored;
+static const char *roots, *recipes, *healthy;
 
 static void take(int key, const char *value, void *arg) {
     (void)arg;
@@ -212,6 +223,12 @@ static void take(int key, const char *value, void *arg) {
         break;
     case KEY_DOCTOR:
         with_doctor = true;
+        break;
+    case KEY_NOTIFY:
+        with_notify = true;
+        break;
+    case KEY_HEALTHY:
+        healthy = value;
         break;
     case KEY_TYPES:
         types_off = strcmp(value, "off") == 0;
@@ -493,6 +510,8 @@ int main(int argc, char **argv) {
         set("PMALLOC_ROOTS", roots);
     if (operand == argc)
         cli_wrong(&tool, "name the program to run");
+    if (healthy && !with_notify)
+        cli_wrong(&tool, "--healthy goes with --notify");
     if (with_doctor)
         return look_only(argv + operand);
     int status = target_find(argv[operand], &target, why, sizeof why);
@@ -517,6 +536,8 @@ int main(int argc, char **argv) {
         preloads_add(library, &err) != PM_OK)
         fail("%s", err.text);
     fix_addresses();
+    if (with_notify && notify_begin(getenv("PMALLOC_PROGRAM"), healthy, &err) != PM_OK)
+        fail("%s", err.text);
     execvp(target.path, command);
     status = errno;
     pm_say("%s: %s", target.path, strerror(status));

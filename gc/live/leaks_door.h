@@ -12,10 +12,12 @@
 #define PM_LEAKS_DOOR_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "leaks.h"
 #include "live_mark.h"
+#include "start_seen.h"
 #include "threads/sections_door.h"
 
 #define PM_LEAK_SITES 20u  // those with the most bytes
@@ -64,7 +66,7 @@ struct pm_leaks_asked {
 // Found by its first words. Other builds have another `layout`.
 #define PM_LEAKS_MAGIC_A 0x6b61656c63616d70u
 #define PM_LEAKS_MAGIC_B 0x9d3c5b7f21e8a604u
-#define PM_LEAKS_LAYOUT (6u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
+#define PM_LEAKS_LAYOUT (7u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
 
 struct pm_leaks_door {
     uint64_t magic_a, magic_b;
@@ -85,6 +87,8 @@ struct pm_leaks_door {
     // wherever its code lies: its handler has what it had in registers.
     int64_t signal_stack;
     const struct pm_sections_door *sections;
+    const struct pm_start_seen *start;
+    const bool *late; // roots wait for the moment at which they are restored
 };
 
 #endif

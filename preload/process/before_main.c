@@ -27,6 +27,7 @@
 #include "stacks.h"
 #include "start.h"
 #include "start_line.h"
+#include "start_seen.h"
 #include "state/phase.h"
 #include "state/replaced.h"
 
@@ -90,6 +91,7 @@ void pm_process_begin_main(void) {
     if (recovery->out)
         pm_out_say(recovery->out, false);
     pm_background_start();
+    pm_start_seen_stage(pm_heap_on_media() ? PM_START_OVER : PM_START_UNHEAPED);
 }
 
 void pm_process_before_main(void) {
@@ -98,6 +100,7 @@ void pm_process_before_main(void) {
         pm_persist_exit = 0;
         if (pm_options.verbose.number)
             pm_start_line(pm_open_chosen(), pm_process_recovery());
+        pm_start_seen_stage(PM_START_UNHEAPED);
         return;
     }
     pm_process_start();

@@ -10,9 +10,11 @@
 #include "base/os.h"
 #include "base/own_memory.h"
 #include "base/signal_stack.h"
+#include "commit/late.h"
 #include "leaks.h"
 #include "live/leaks_door.h"
 #include "stacks.h"
+#include "start_seen.h"
 #include "state/phase.h"
 #include "world.h"
 
@@ -125,6 +127,8 @@ static struct pm_leaks_door door __attribute__((used)) = {
     .looker = &pm_os_looker,
     .phase = &pm_phase_word,
     .commits = &pm_commit_lock.word,
+    .start = &pm_start_seen,
+    .late = &pm_late_awaited,
 };
 
 void pm_leaks_open_door(void) {

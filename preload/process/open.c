@@ -36,6 +36,7 @@
 #include "pages/extent_adopt.h"
 #include "recovery/beside.h"
 #include "stacks.h"
+#include "start_seen.h"
 #include "state/phase.h"
 
 static struct pm_chosen chosen;
@@ -149,11 +150,13 @@ static int open_persistent(struct pm_error *err) {
     if (!pm_heap.created)
         pm_moved_keep_free();
     bool borrow = pm_heap.readonly;
-    struct pm_recover_options how = {
-        .write = !borrow,
-        .borrow = borrow,
-        .beside = pm_commits_wanted() && pm_options.collect.number == PM_COLLECT_BACKGROUND,
-        .mark = {.markers = (unsigned)pm_options.markers.number, .stray = pm_program_stray()}};
+    struct pm_recover_options how = {.write = !borrow,
+                                     .borrow = borrow,
+                                     .beside = pm_commits_wanted() &&
+                                               pm_options.collect.number == PM_COLLECT_BACKGROUND,
+                                     .mark = {.markers = (unsigned)pm_options.markers.number,
+                                              .stray = pm_program_stray(),
+                                              .progress = pm_start_seen_progress}};
     pm_doubt_thorough = pm_commits_wanted();
     status = pm_recover(&how, &recovery, err);
     if (status == PM_OK && !borrow) {
