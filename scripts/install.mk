@@ -10,6 +10,7 @@ DOCDIR = $(DATADIR)/doc/pmalloc
 DOCS = $(wildcard docs/*.md)
 RECIPES = $(wildcard tools/recipes/*.recipe)
 MONITORING = $(addprefix tools/monitoring/,pmalloc-exporter alerts.yml dashboard.json)
+SERVICES = $(addprefix tools/services/,pmalloc@.service)
 COMPLETIONS = $(DATADIR)/bash-completion/completions
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \
@@ -19,6 +20,7 @@ INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(COMPLETIONS)/,$(notdir $(TOOLS))) $(DATADIR)/pmalloc/persistent-heap.conf \
 	$(addprefix $(DATADIR)/pmalloc/recipes/,$(notdir $(RECIPES))) \
 	$(addprefix $(DATADIR)/pmalloc/monitoring/,$(notdir $(MONITORING))) \
+	$(addprefix $(DATADIR)/pmalloc/services/,$(notdir $(SERVICES))) \
 	$(addprefix $(DOCDIR)/,README.md LICENSE $(DOCS))
 
 installed-files: $(LIBS) $(GC_LIB) $(TOOLS) $(MAN1) $(MAN7) $(PC)
@@ -26,7 +28,8 @@ installed-files: $(LIBS) $(GC_LIB) $(TOOLS) $(MAN1) $(MAN7) $(PC)
 install: installed-files ## install to $(DESTDIR)$(PREFIX)
 	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR) \
 		$(MANDIR)/man1 $(MANDIR)/man7 $(COMPLETIONS) \
-		$(DATADIR)/pmalloc/recipes $(DATADIR)/pmalloc/monitoring $(DOCDIR)/docs)
+		$(DATADIR)/pmalloc/recipes $(DATADIR)/pmalloc/monitoring \
+		$(DATADIR)/pmalloc/services $(DOCDIR)/docs)
 	install -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
 	install -m 644 $(BUILD)/libpmalloc_preload.so $(DESTDIR)$(LIBDIR)
 	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
@@ -48,12 +51,13 @@ endif
 	install -m 644 $(RECIPES) $(DESTDIR)$(DATADIR)/pmalloc/recipes
 	install -m 644 $(MONITORING) $(DESTDIR)$(DATADIR)/pmalloc/monitoring
 	chmod 755 $(DESTDIR)$(DATADIR)/pmalloc/monitoring/pmalloc-exporter
+	install -m 644 $(SERVICES) $(DESTDIR)$(DATADIR)/pmalloc/services
 	install -m 644 README.md LICENSE $(DESTDIR)$(DOCDIR)
 	install -m 644 $(DOCS) $(DESTDIR)$(DOCDIR)/docs
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
 	for folder in $(addprefix $(DESTDIR),$(LIBDIR)/$(GC_DIR) $(DATADIR)/pmalloc/recipes \
-		$(DATADIR)/pmalloc/monitoring $(DATADIR)/pmalloc \
+		$(DATADIR)/pmalloc/monitoring $(DATADIR)/pmalloc/services $(DATADIR)/pmalloc \
 		$(DOCDIR)/docs $(DOCDIR)); do \
 		[ ! -d $$folder ] || rmdir $$folder || exit 1; done

@@ -368,4 +368,5 @@ def heap_of(service):
 def test_each_service_and_each_instance_has_a_heap_of_its_own():
     """One process at a time writes a heap."""
     for service in ("keeper", "keeper@1", "keeper@2"):
-        assert heap_of(service) == (f"/var/lib/pmalloc/{service}",) * 2
+        place = f"/var/lib/pmalloc/{service}"
+        assert heap_of(service) == (f"{place}/heap", place)

@@ -173,8 +173,9 @@ static int check_dir(struct pm_error *err) {
     pm_dir_note(&st);
     if (st.st_uid != geteuid())
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s belongs to user %u, not to user %u; refusing to use it", pm_heap.dir,
-                       (unsigned)st.st_uid, (unsigned)geteuid());
+                       "%s belongs to user %u, not to user %u; refusing to use it%s", pm_heap.dir,
+                       (unsigned)st.st_uid, (unsigned)geteuid(),
+                       geteuid() ? "" : ", even as root: do it as that user (setpriv --reuid)");
     if (!(st.st_mode & 022))
         return PM_OK;
     enum pm_there super = pm_os_there(pm_heap.dir_fd, SUPERBLOCK);
