@@ -14,7 +14,7 @@ FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
 	$(CORE_SOURCES) \
 	$(addprefix tools/common/,census.c commit_print.c figures.c files.c heap_figures.c info_json.c \
 		info_text.c instants_print.c json.c lock_place.c objects_print.c pauses_print.c \
-		program_maps.c recovered_print.c text.c))
+		program_maps.c rebased_print.c recovered_print.c text.c))
 FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,\
 	$(filter-out tests/fuzz/fuzz_backup.c,$(wildcard tests/fuzz/*.c)))
 FUZZER := $(BUILD)/fuzz/fuzz_heap

@@ -9,6 +9,8 @@
 //   lane_format.h              the lanes of publishes, after the root tables
 //   origin_format.h            which file a heap is, in page 1
 //   outside_format.h           what the process had mapped outside of the heap, in page 1
+//   recovered_format.h         the last recovery, in page 1
+//   rebased_format.h           how often words were led to another build or place, in page 1
 //   objects_format.h           the program and its libraries, in objects.a or objects.b
 //   types_format.h             what the roots are in a build of the program, in types
 //   journal/journal_format.h   the file journal

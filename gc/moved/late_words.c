@@ -12,6 +12,7 @@
 #include "media/heap.h"
 #include "media/persist.h"
 #include "pages/extent.h"
+#include "rebased.h"
 #include "roots/loaded_object.h"
 #include "roots/objects_record.h"
 #include "roots/root_table.h"
@@ -154,6 +155,8 @@ void pm_late_words(struct pm_late_words *done) {
     if (ranges)
         pm_roots_each_captured(look_at_root, NULL);
     pm_drain();
+    if (done->changed)
+        pm_rebased_count(&pm_heap.super->state, done->changed, pm_verdicts_other_build());
     if (done->changed || (pm_verdicts_left() >= LEFT_MOST && !done->unsure))
         pm_record_renew(pm_verdicts_kept());
 }

@@ -15,6 +15,7 @@
 #include "media/commit/commit.h"
 #include "media/commit/journal_files.h"
 #include "media/heap.h"
+#include "rebased.h"
 #include "recovery/block_around.h"
 #include "recovery/way.h"
 #include "roots/objects_record.h"
@@ -194,11 +195,12 @@ static bool put_words(struct commit *c, const struct pm_found_words *f, struct p
 }
 
 // What a clean close vouches for is no longer so. Opening recovers the heap.
-static void put_state(struct commit *c, uint32_t generation) {
+static void put_state(struct commit *c, uint32_t generation, const struct pm_rewritten *done) {
     open_page(c, pm_journal_file(PM_JOURNAL_SUPER, 0), 1, &pm_heap.super->state);
     struct pm_state *state = (struct pm_state *)(void *)c->bytes;
     state->state = PM_STATE_DIRTY;
     pm_record_switch(state, generation);
+    pm_rebased_count(state, done->changed, done->other_build);
     if (pm_program_now(&state->program))
         state->program_crc = pm_crc32c(0, &state->program, sizeof state->program);
     close_page(c);
@@ -227,14 +229,14 @@ static int lacks_journal(uint64_t words, struct pm_error *err) {
                    pm_fixed_device() ? "lies on a device" : "has no room for one");
 }
 
-static int commit(const struct pm_found_words *f, struct pm_copies *copies, struct pm_error *err) {
+static int commit(const struct pm_found_words *f, struct pm_rewritten *done, struct pm_error *err) {
     static struct commit c;
     uint32_t next = pm_record_generation() + 1;
     err->text[0] = '\0';
     bool good = pm_record_write_next(next, pm_verdicts_kept()) && begin(&c, err) &&
-                put_words(&c, f, copies);
+                put_words(&c, f, &done->copies);
     if (good)
-        put_state(&c, next);
+        put_state(&c, next, done);
     if (good && pm_journal_end(&c.journal) && pm_journal_files.sync(PM_JOURNAL_SELF))
         return PM_OK;
     int error = errno;
@@ -296,5 +298,5 @@ int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
     if (!pm_rewrite_lacks_copies(done) || dry)
         say_reasons();
     bool later = dry || !done->changed || pm_rewrite_lacks_copies(done);
-    return later ? PM_OK : commit(&found, &done->copies, err);
+    return later ? PM_OK : commit(&found, done, err);
 }

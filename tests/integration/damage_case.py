@@ -28,6 +28,7 @@ INFORMATIVE = [
     (r"objects\.generation", ALL, "0: a heap without a record"),
     (r"objects\.[ab]\.size", ALL, "bytes after the last packed object"),
     (r"outside\..*", ALL, "a hint, of which a line is made"),
+    (r"rebased\..*", ALL, "for people; not told where it is not whole"),
     (r"recovered\..*", ALL, "for people; not told where it is not whole"),
     (r"instants\..*", ALL, "for people; not told where it is not whole"),
     (r"types\..*", ALL, "only tools read it (test_types.py)"),

@@ -15,6 +15,7 @@
 #include "media/lane_format.h"
 #include "media/log/log.h"
 #include "media/outside_format.h"
+#include "media/rebased_format.h"
 #include "media/recovered_format.h"
 
 #define SIZE(type, size) CHECK_EQ(sizeof(struct type), size)
@@ -107,6 +108,16 @@ static void test_recovered(void) {
     FIELD(pm_recovered, freed_slabs, 40, 4);
     FIELD(pm_recovered, kept_all, 44, 4);
     FIELD(pm_recovered, crc, 60, 4);
+}
+
+static void test_rebased(void) {
+    SIZE(pm_rebased, 64);
+    FIELD(pm_rebased, time, 0, 8);
+    FIELD(pm_rebased, words, 8, 8);
+    FIELD(pm_rebased, words_ever, 16, 8);
+    FIELD(pm_rebased, count, 24, 4);
+    FIELD(pm_rebased, other_build, 28, 4);
+    FIELD(pm_rebased, crc, 60, 4);
 }
 
 static void test_journal(void) {
@@ -452,6 +463,7 @@ int main(void) {
     RUN(lanes);
     RUN(kinds);
     RUN(recovered);
+    RUN(rebased);
     RUN(journal);
     RUN(shard_state);
     RUN(outside);

@@ -14,6 +14,7 @@
 #include "media/open/spare.h"
 #include "objects_print.h"
 #include "pauses_print.h"
+#include "rebased_print.h"
 #include "recovered_print.h"
 #include "recovery/kept.h"
 #include "root_member.h"
@@ -36,6 +37,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_text(j, "pointers", pm_forms_text(pm_forms));
     struct instants instants;
     recovered_json(j);
+    rebased_json(j);
     commit_json(j);
     if (instants_of_heap(info->heap, &instants)) {
         instants_json(j, &instants);

@@ -19,6 +19,7 @@
 #include "media/open/spare.h"
 #include "objects_print.h"
 #include "pauses_print.h"
+#include "rebased_print.h"
 #include "recovered_print.h"
 #include "recovery/kept.h"
 #include "root_member.h"
@@ -95,6 +96,7 @@ static void print_identity(const struct info *info) {
         puts("copy       of a heap that was not clean: see `guarantee`; to take it as it is, run "
              "pmalloc-recover --copy");
     recovered_text();
+    rebased_text();
     commit_text();
     print_instants(info);
     if (pm_kept_garbage())
