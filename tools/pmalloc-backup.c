@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backup/backup_live.h"
@@ -14,6 +15,7 @@
 #include "base/options.h"
 #include "common/bad_read.h"
 #include "common/cli.h"
+#include "common/commit_print.h"
 #include "common/figures.h"
 #include "common/json.h"
 #include "common/progress.h"
@@ -103,6 +105,7 @@ struct report {
     struct target target;
     struct round round;
     uint64_t verified; // bytes
+    struct pm_backup_age age;
 };
 
 // Everything of a round is durable when it ends, so the medium matters only if it loses all. That
@@ -152,6 +155,7 @@ static void report_json(const struct report *r) {
     }
     json_text(&j, "backup", q->dir);
     json_number(&j, "round", q->heap ? r->round.number : r->target.kept.round);
+    json_number(&j, "time", r->age.when);
     if (q->heap) {
         json_number(&j, "changed_bytes", r->round.changed);
         json_number(&j, "written_bytes", r->round.written);
@@ -188,12 +192,13 @@ static void report_round(const struct report *r) {
 }
 
 static void report_text(const struct report *r) {
-    char size[32];
+    char size[32], when[96];
     if (r->request->heap)
         report_round(r);
     printf("backup     %s\n", r->request->dir);
     if (!r->request->heap)
-        printf("round      %lu\n", (unsigned long)r->target.kept.round);
+        printf("round      %lu, at %s\n", (unsigned long)r->target.kept.round,
+               commit_when(r->age.when * 1000000000, when));
     if (r->request->verify)
         printf("verified   %s: every checksum is right\n", figure_bytes(r->verified, size));
     printf("guarantee  %s\n", guarantee(r));
@@ -233,6 +238,7 @@ static int read_again(struct target *t, struct pm_error *err) {
 static int back_up(struct report *r, pm_progress *progress, struct pm_error *err) {
     const struct request *q = r->request;
     struct target *t = &r->target;
+    uint64_t began = (uint64_t)time(NULL);
     int status = source_open(q->heap, progress, &r->source, err);
     if (status != PM_OK && pm_is_busy(err))
         status = live_open(q->heap, &r->source, err);
@@ -242,6 +248,9 @@ static int back_up(struct report *r, pm_progress *progress, struct pm_error *err
         return status;
     bool first = t->state == PM_BACKUP_IS_NONE || t->state == PM_BACKUP_IS_UNFINISHED;
     status = (first ? round_first : round_next)(&r->source, t, progress, &r->round, err);
+    if (status == PM_OK)
+        status = target_stamp(t, r->round.number, began, err);
+    r->round.written += sizeof(struct pm_backup_stamp);
     if (status == PM_OK && q->verify)
         status = read_again(t, err);
     return status == PM_OK && q->verify ? verify(r, progress, err) : status;
@@ -273,6 +282,8 @@ static int work(const struct request *q) {
         if (status == PM_OK)
             status = verify(&r, progress, &err);
     }
+    if (status == PM_OK)
+        status = pm_backup_age(r.target.fd, q->dir, &r.age, &err);
     progress_end();
     if (status == PM_NEEDS_RECOVERY)
         begin_anew(q);

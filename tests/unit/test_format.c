@@ -410,6 +410,13 @@ static void test_backups(void) {
     FIELD(pm_backup_record, ledger, 52, 4);
     FIELD(pm_backup_record, index_crc, 56, 4);
     FIELD(pm_backup_record, crc, 60, 4);
+    SIZE(pm_backup_stamp, 64);
+    FIELD(pm_backup_stamp, magic, 0, 8);
+    FIELD(pm_backup_stamp, uuid, 8, 16);
+    FIELD(pm_backup_stamp, round, 24, 8);
+    FIELD(pm_backup_stamp, when, 32, 8);
+    FIELD(pm_backup_stamp, crc, 60, 4);
+    CHECK_EQ(PM_BACKUP_STAMP_MAGIC, 0x31504d415453424d);
     SIZE(pm_backup_ledger, 64);
     FIELD(pm_backup_ledger, magic, 0, 8);
     FIELD(pm_backup_ledger, uuid, 8, 16);

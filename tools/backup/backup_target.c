@@ -251,6 +251,21 @@ bool target_sync_parent(const struct target *t) {
     return good;
 }
 
+int target_stamp(const struct target *t, uint64_t round, uint64_t when, struct pm_error *err) {
+    struct pm_backup_rounds r;
+    if (pm_backup_read_rounds(t->fd, t->dir, &r, err) != PM_OK)
+        return err->status;
+    if (!r.known)
+        return PM_OK; // an older version has made it, and the block may not be there
+    int fd = openat(t->fd, PM_BACKUP_CHECKSUMS, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    bool good = fd >= 0 && pm_backup_write_stamp(fd, &r, round, when) && fdatasync(fd) == 0;
+    if (!good)
+        target_failed(t, PM_BACKUP_CHECKSUMS, err);
+    if (fd >= 0)
+        close(fd);
+    return good ? PM_OK : err->status;
+}
+
 void target_give_up(struct target *t) {
     if (t->made)
         rmdir(t->dir);

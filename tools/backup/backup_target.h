@@ -32,6 +32,9 @@ int target_room(const struct target *t, uint64_t bytes, struct pm_error *err);
 int target_unused(const struct target *t, struct pm_error *err);
 // The name of the directory becomes durable.
 bool target_sync_parent(const struct target *t);
+// A round that began then has succeeded: the backup is as old as that. It stands whether or not
+// this can be written.
+int target_stamp(const struct target *t, uint64_t round, uint64_t when, struct pm_error *err);
 // After a failure: removes the directory if it was made and is still empty.
 void target_give_up(struct target *t);
 

@@ -82,6 +82,7 @@ static inline uint64_t pm_backup_entry_sum(const struct pm_backup_entry *e) {
 struct pm_backup_rounds {
     uint8_t uuid[16];
     uint64_t base; // the last round that is in the checksums themselves
+    uint64_t when; // that was
     bool known;    // there is a ledger. Else an older version has made the backup
     struct pm_backup_ledger ledger;
     uint64_t at; // where it lies
@@ -99,6 +100,16 @@ int pm_backup_check_last(const struct pm_backup_rounds *r, uint64_t last, uint64
 // Writes a slot. The caller makes it durable.
 bool pm_backup_write_ledger(int fd, uint64_t at, const uint8_t uuid[16], uint64_t round,
                             uint64_t end, uint32_t head_crc);
+
+// Writes when a round began that succeeded. The caller makes it durable.
+bool pm_backup_write_stamp(int fd, const struct pm_backup_rounds *r, uint64_t round, uint64_t when);
+struct pm_backup_age {
+    uint8_t uuid[16]; // of the heap
+    uint64_t round;
+    uint64_t when; // seconds since the epoch
+};
+// How old the backup is, without a lock: a round may be under way.
+int pm_backup_age(int dir_fd, const char *dir, struct pm_backup_age *age, struct pm_error *err);
 
 // "FILE, byte N: why; make another backup". PM_DAMAGE.
 int pm_backup_damaged(const char *what, uint64_t at, const char *why, struct pm_error *err);

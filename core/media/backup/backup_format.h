@@ -19,6 +19,10 @@
 // after the record there: two slots in sectors of their own, written in turn, so that a torn one
 // leaves the other. A round may be missing there that the increments have, because the tool was
 // killed in between; never the other way around.
+//
+// A third sector there has the stamp: when the heap was last looked at by a round that succeeded,
+// also by one that found nothing to write. It is for people, and nothing is decided by it: a backup
+// without one is as old as its checksums.
 #ifndef PM_BACKUP_FORMAT_H
 #define PM_BACKUP_FORMAT_H
 
@@ -69,5 +73,17 @@ struct pm_backup_ledger {
     uint32_t crc; // of all bytes before it
 };
 _Static_assert(sizeof(struct pm_backup_ledger) == 64, "within one sector");
+
+#define PM_BACKUP_STAMP_MAGIC 0x31504d415453424dull // "MBSTAMP1"
+struct pm_backup_stamp {
+    uint64_t magic;
+    uint8_t uuid[16]; // of the heap
+    uint64_t round;
+    uint64_t when; // seconds since the epoch: when the round began
+    uint64_t reserved[2];
+    uint32_t reserved_tail;
+    uint32_t crc; // of all bytes before it
+};
+_Static_assert(sizeof(struct pm_backup_stamp) == 64, "within one sector");
 
 #endif

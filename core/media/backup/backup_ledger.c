@@ -53,6 +53,7 @@ static int read_rounds(int fd, const char *what, struct pm_backup_rounds *r, str
         return pm_backup_damaged(what, 0, "the header of the checksums is wrong", err);
     memcpy(r->uuid, head.uuid, sizeof r->uuid);
     r->base = head.round;
+    r->when = head.when;
     r->known = head.ledger != 0;
     r->at = pm_backup_align(pm_backup_record_bytes(head.files, head.entries));
     return r->known ? read_slots(fd, what, r, err) : PM_OK;
