@@ -51,22 +51,24 @@ enum {
     KEY_TYPES,
     KEY_METRICS,
     KEY_ALL,
-    KEY_OUTPUT
+    KEY_OUTPUT,
+    KEY_BACKUP
 };
 
-static const char *const synopsis[] = {"[--json] [--map] HEAP",
-                                       "--svg|--html HEAP",
-                                       "--follow [--interval S] [--count N] [--json] HEAP",
-                                       "--diff [--json] BEFORE AFTER",
-                                       "--medium [--json] PATH",
-                                       "--nodes [--json] HEAP",
-                                       "--leaks [--json] HEAP|PID",
-                                       "--out [--json] HEAP|PID",
-                                       "--holders [--width N] [--json] HEAP|PID",
-                                       "--tree ROOT [--depth N] [--width N] [--json] HEAP",
-                                       "--types [--json] HEAP",
-                                       "--metrics [--all] [--output FILE] [HEAP...]",
-                                       NULL};
+static const char *const synopsis[] = {
+    "[--json] [--map] HEAP",
+    "--svg|--html HEAP",
+    "--follow [--interval S] [--count N] [--json] HEAP",
+    "--diff [--json] BEFORE AFTER",
+    "--medium [--json] PATH",
+    "--nodes [--json] HEAP",
+    "--leaks [--json] HEAP|PID",
+    "--out [--json] HEAP|PID",
+    "--holders [--width N] [--json] HEAP|PID",
+    "--tree ROOT [--depth N] [--width N] [--json] HEAP",
+    "--types [--json] HEAP",
+    "--metrics [--all] [--backup DIR]... [--output FILE] [HEAP...]",
+    NULL};
 
 static const char *const description[] = {
     "Prints what is in HEAP, a directory, file or device: the program it belongs to, what becomes "
@@ -137,7 +139,8 @@ static const char *const description[] = {
     "format, which Prometheus and the textfile collector of its node exporter read: space, slabs, "
     "large blocks, the last commit, and how often the heap was opened. It looks at each heap once, "
     "as --follow does, whether it is in use or at rest, and disturbs nobody. Of a heap that cannot "
-    "be looked at pmalloc_up is 0.",
+    "be looked at pmalloc_up is 0. With --backup it says when the last round of a backup of one of "
+    "them was, as DIR has it; 0 if DIR is no backup of any of them.",
     NULL,
 };
 
@@ -161,6 +164,8 @@ static const struct cli_option options[] = {
     {KEY_ALL, "all", NULL, "With --metrics: of the user's default heaps, too."},
     {KEY_OUTPUT, "output", "FILE",
      "With --metrics: write to FILE, which is replaced when all is written."},
+    {KEY_BACKUP, "backup", "DIR",
+     "With --metrics: when the backup in DIR was made. May be given several times."},
     {KEY_DEPTH, "depth", "N", "With --tree: follow so many pointers, 1 to 100 (default 8)."},
     {KEY_WIDTH, "width", "N",
      "With --tree: print so many elements of an array, and links of a list, 1 to 10000 (default "
@@ -219,7 +224,8 @@ static const struct kind {
     {BIT(OUT), BIT(JSON), "--out", "--json only"},
     {BIT(HOLDERS), BIT(WIDTH) | BIT(JSON), "--holders", "--width and --json only"},
     {BIT(TYPES), BIT(JSON), "--types", "--json only"},
-    {BIT(METRICS), BIT(ALL) | BIT(OUTPUT), "--metrics", "--all and --output only"},
+    {BIT(METRICS), BIT(ALL) | BIT(OUTPUT) | BIT(BACKUP), "--metrics",
+     "--all, --backup and --output only"},
     {BIT(TREE), BIT(DEPTH) | BIT(WIDTH) | BIT(JSON), "--tree", "--depth, --width and --json only"},
     {0, BIT(MAP) | BIT(JSON), NULL, NULL},
 };
@@ -229,7 +235,18 @@ struct request {
     bool json, map, follow, medium, nodes, svg, html, diff, leaks, out, holders, types, metrics,
         all;
     const char *interval, *count, *tree, *depth, *width, *output;
+    const char **backups;
+    int backup_count;
 };
+
+static void add_backup(struct request *q, const char *dir) {
+    q->backups = realloc(q->backups, ((size_t)q->backup_count + 1) * sizeof *q->backups);
+    if (!q->backups) {
+        pm_say("no memory");
+        exit(PM_OPERATIONAL);
+    }
+    q->backups[q->backup_count++] = dir;
+}
 
 static void take(int key, const char *value, void *arg) {
     struct request *q = arg;
@@ -246,6 +263,8 @@ static void take(int key, const char *value, void *arg) {
         q->width = value;
     else if (key == KEY_OUTPUT)
         q->output = value;
+    else if (key == KEY_BACKUP)
+        add_backup(q, value);
     else
         *(key == KEY_JSON      ? &q->json
           : key == KEY_MAP     ? &q->map
@@ -274,8 +293,8 @@ static void check_kind(const struct request *q) {
         cli_wrong(&tool, "--width goes with --tree or --holders");
     if (wrong)
         cli_wrong(&tool, wrong & BIT(DEPTH) ? "--depth goes with --tree"
-                         : wrong & (BIT(ALL) | BIT(OUTPUT))
-                             ? "--all and --output go with --metrics"
+                         : wrong & (BIT(ALL) | BIT(OUTPUT) | BIT(BACKUP))
+                             ? "--all, --backup and --output go with --metrics"
                              : "--interval and --count go with --follow");
 }
 
@@ -437,7 +456,12 @@ int main(int argc, char **argv) {
     int heaps = q.diff ? 2 : 1;
     if (q.metrics && (q.all || argc > operand)) {
         check_kind(&q);
-        return metrics(argv + operand, argc - operand, q.all, q.output);
+        return metrics(&(struct metrics_request){.heaps = argv + operand,
+                                                 .count = argc - operand,
+                                                 .all = q.all,
+                                                 .backups = q.backups,
+                                                 .backup_count = q.backup_count,
+                                                 .output = q.output});
     }
     if (argc - operand != heaps || !*argv[operand] || !*argv[argc - 1])
         cli_wrong(&tool, q.diff               ? "--diff: name two heaps"

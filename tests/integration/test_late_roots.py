@@ -23,6 +23,7 @@ from conftest import (
     tool,
 )
 from programs import free_port, program as found
+from test_metrics import metrics
 
 # The words `first` and `count` of it: main's own pointer beside them is no root.
 HEAD = 64
@@ -228,6 +229,12 @@ def test_a_program_that_is_never_idle_is_told(program, words, heap):
     server.end()
 
 
+def late(heap):
+    """How many late roots the metrics tell, and how many of them wait."""
+    found = metrics(heap)
+    return tuple(found[f"pmalloc_late_roots{end}", str(heap)] for end in ("", "_waiting"))
+
+
 def test_the_heap_says_when(program, words, heap):
     """PMALLOC_ROOTS need not say it again, and --rename-root changes it."""
     server = Server(program, heap, f"{words}@idle")
@@ -242,15 +249,19 @@ def test_the_heap_says_when(program, words, heap):
     assert root["root"].endswith("@idle") and root["waits"] is False
     done = recover(heap, "--rename-root", root["root"], root["root"].replace("@idle", "@call"))
     assert done.returncode == 0, said(done)
+    assert late(heap) == (1, 0)
     server = Server(program, heap, None)
     assert server.ask("list") == "nothing ."
+    assert late(heap) == (1, 1)
     server.kill()
+    assert late(heap) == (1, 1)
     shown = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
     assert shown["root_table"][0]["waits"] is True
     assert "not restored" in succeeds(run([tool("pmalloc-info"), heap], preload=False))
     server = Server(program, heap, None)
     assert server.ask("restore") == "restored"
     assert server.ask("list").split() == ["a", "nothing", "."]
+    assert late(heap) == (1, 0)
     server.end()
 
 

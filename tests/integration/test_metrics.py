@@ -124,6 +124,48 @@ def test_of_a_fixed_medium_and_a_directory(program, processes, shm):
         assert found["pmalloc_slabs", str(folder)] > 0
 
 
+def guarantee(found):
+    """Row, file system and commits of the one heap."""
+    (labels,) = [key[2:] for key in found if key[0] == "pmalloc_guarantee_info"]
+    return labels
+
+
+@pytest.mark.parametrize("where", ["folder", "medium"])
+def test_the_journal_and_the_guarantee(program, processes, heap, where):
+    at, room = str(heap), 16 << 20
+    if where == "medium":
+        succeeds(recover("--make", "--size", "256M", "--journal", room, heap))
+    Figures(program, processes, HEAP=heap, ROOTS="held").end()
+    found = metrics(heap)
+    assert not [key for key in found if "journal" in key[0]]
+    assert guarantee(found) == ("tmpfs", "tmpfs", "no")
+    figures = Figures(program, processes, HEAP=heap, ROOTS="held", COMMIT="20ms")
+    figures.ask("large 5 100000")
+    for killed in (False, True):
+        if killed:
+            figures.process.kill()
+            figures.process.wait()
+        found = metrics(heap)
+        while not killed and ("pmalloc_journal_bytes", at) not in found:  # it begins anew
+            found = metrics(heap)
+        size = found["pmalloc_journal_size_bytes", at]
+        assert 0 < found["pmalloc_journal_bytes", at] <= size
+        assert size == room if where == "medium" else size == (heap / "journal").stat().st_size
+        assert guarantee(found) == ("tmpfs", "tmpfs", "yes")
+    succeeds(recover(heap))
+    assert guarantee(metrics(heap)) == ("tmpfs", "tmpfs", "no")
+
+
+def test_the_row_of_a_disk(program, processes, tmp_path):
+    figures = Figures(program, processes, HEAP=tmp_path / "heap", ROOTS="held")
+    figures.end()
+    report = json.loads(succeeds(run([INFO, "--medium", "--json", tmp_path], preload=False)))
+    rows = {"none": "tmpfs", "page": "plain file"}
+    rows |= {"line": "DAX with ADR", "cache": "caches survive"}
+    row, file_system, _ = guarantee(metrics(tmp_path / "heap"))
+    assert (row, file_system) == (rows[report["persist"]], report["file_system"])
+
+
 def test_names(program, processes, shm):
     """Any name is a label."""
     for name in ['quo"te', "back\\slash", "new\nline", os.fsdecode(b"no\xffutf8"), "grün"]:
@@ -169,8 +211,8 @@ def test_default_heaps(program, processes):
 def test_wrong_lines(heap):
     for arguments, part in (
         (["--metrics"], "name the heap's directory"),
-        (["--metrics", "--json", heap], "--metrics goes with --all and --output only"),
-        (["--output", "x", heap], "--all and --output go with --metrics"),
+        (["--metrics", "--json", heap], "--metrics goes with --all, --backup and --output only"),
+        (["--output", "x", heap], "--all, --backup and --output go with --metrics"),
     ):
         done = run([INFO, *arguments], preload=False)
         assert done.returncode == 16 and part in done.stderr, said(done)

@@ -13,10 +13,11 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from conftest import ROOT, busy, said
+from conftest import ROOT, busy, run, said, tool
 from figures_program import Figures, program as figures_program  # noqa: F401
 from programs import program as debians
 from test_metrics import families, metrics
+from test_moved import build, place  # noqa: F401
 
 FOLDER = ROOT / "tools" / "monitoring"
 NAME = re.compile(r"\bpmalloc_[a-z_]+")
@@ -43,6 +44,10 @@ tests:
       - {{series: 'pmalloc_recoveries_total{{heap="a"}}', values: '7+0x500 7+1x200'}}
       - {{series: 'pmalloc_recovery_freed_bytes{{heap="a"}}', values: '17e6+0x100 64e6+0x600'}}
       - {{series: 'pmalloc_recovery_reached_bytes{{heap="a"}}', values: '90e6+0x700'}}
+      - series: 'pmalloc_backup_timestamp_seconds{{heap="a",backup="old"}}'
+        values: '-90000+0x700'
+      - series: 'pmalloc_backup_timestamp_seconds{{heap="a",backup="new"}}'
+        values: '-70000+0x690 41000'
       - {{series: 'pmalloc_commits_failed_total{{heap="a"}}', values: '0+0x600 0+1x100'}}
     alert_rule_test:
 {expected}
@@ -65,14 +70,17 @@ FIRES = [
     ("CommitsAreOld", 110, []),
     ("MediumNearlyFull", 205, []),
     ("MediumNearlyFull", 215, ["a"]),
+    ("BackupIsOld", 390, []),
+    ("BackupIsOld", 410, ["a"]),
+    ("BackupIsOld", 691, []),
     ("PausesAreLong", 290, []),
     ("PausesAreLong", 400, ["a"]),
 ]
 
 
 class Exporter:
-    def __init__(self, processes, *heaps, listen="0"):
-        argv = [FOLDER / "pmalloc-exporter", "--listen", listen, *heaps]
+    def __init__(self, processes, *arguments, listen="0"):
+        argv = [FOLDER / "pmalloc-exporter", "--listen", listen, *arguments]
         self.process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -102,10 +110,19 @@ def running(figures_program, processes, heap):  # noqa: F811
     return heap
 
 
-def test_the_exporter_serves_what_the_tool_says(running, processes):
-    exporter = Exporter(processes, running)
-    found, told = exporter.get(), metrics(running)
+@pytest.fixture
+def backup(running, shm):
+    done = run([tool("pmalloc-backup"), running, shm / "backup"], preload=False)
+    assert done.returncode == 0, said(done)
+    return shm / "backup"
+
+
+def test_the_exporter_serves_what_the_tool_says(running, backup, processes):
+    exporter = Exporter(processes, "--backup", backup, running)
+    found, told = exporter.get(), metrics("--backup", backup, running)
     assert set(found) == set(told) and found["pmalloc_up", str(running)] == 1
+    figure = "pmalloc_backup_timestamp_seconds", str(running), str(backup)
+    assert found[figure] == told[figure] > 0
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(exporter.url.replace("/metrics", "/"), timeout=30)
     exporter.process.send_signal(signal.SIGTERM)
@@ -143,8 +160,11 @@ def asked():
     return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
 
 
-def test_the_figures_that_are_asked_for_exist(running):
-    known = {key[0] for key in metrics(running)}
+def test_the_figures_that_are_asked_for_exist(running, backup, place):  # noqa: F811
+    for _ in range(2):
+        place.runs(build(1), HEAP=place.program.with_name("moved"), RANDOMIZE=1)
+    moved = place.program.with_name("moved")
+    known = {key[0] for key in metrics("--backup", backup, running, moved)}
     for text in [*asked(), (FOLDER / "alerts.yml").read_text()]:
         assert set(NAME.findall(text)) <= known, (text, set(NAME.findall(text)) - known)
     page = (ROOT / "docs" / "operations.md").read_text()
@@ -182,6 +202,7 @@ SUMMARY = {
     "CommitsFail": "commits of HEAP fail, although others succeed",
     "CommitsAreOld": "the last commit of HEAP is 15m 0s old",
     "PausesAreLong": "commits hold threads of HEAP for 74.5ms",
+    "BackupIsOld": "the newest backup of HEAP is 1d 2h 16m 40s old",
     "MediumNearlyFull": "90B are free below HEAP",
 }
 
@@ -204,10 +225,10 @@ def free_port():
         return s.getsockname()[1]
 
 
-def test_prometheus_reads_it(running, shm, processes):
+def test_prometheus_reads_it(running, backup, shm, processes):
     """A server scrapes the exporter, and answers each question of the dashboard."""
     server = debians("prometheus")
-    exporter, port = Exporter(processes, running), free_port()
+    exporter, port = Exporter(processes, "--backup", backup, running), free_port()
     config = shm / "prometheus.yml"
     config.write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"

@@ -20,6 +20,7 @@
 #include "media/log/log.h"
 #include "media/open/heap_open.h"
 #include "media/open/shard_make.h"
+#include "moved/rebased.h"
 #include "recovery/recovered.h"
 #include "tools/common/files.h"
 
@@ -140,6 +141,16 @@ static void look_at_process(struct look *look) {
         look->pid = 0;
 }
 
+static void look_at_late_roots(struct look *look, const struct pm_super_file *file) {
+    const struct pm_root_table *t = &file->roots[file->state.root_epoch & 1];
+    look->late_roots = look->late_waiting = 0;
+    for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++) {
+        bool late = t->root[i].part == 0 && t->root[i].when != PM_ROOT_AT_START;
+        look->late_roots += late && !pm_root_is_dropped(&t->root[i]);
+        look->late_waiting += late && t->root[i].waits && !pm_root_is_dropped(&t->root[i]);
+    }
+}
+
 static int look_at_super(struct look *look, struct pm_error *err) {
     const char *name = pm_heap.super_file.name;
     if (!read_file(&pm_heap.super_file, name, &super_copy, sizeof(struct pm_super_file)))
@@ -158,6 +169,10 @@ static int look_at_super(struct look *look, struct pm_error *err) {
     look->pid = (pid_t)file->state.owner_pid;
     look->start = file->state.owner_start;
     look->roots = pm_super_root_count(file);
+    memcpy(look->uuid, file->super.uuid, sizeof look->uuid);
+    look_at_late_roots(look, file);
+    if (!pm_rebased_read(&file->state, &look->rebased))
+        look->rebased = (struct pm_rebased){0};
     if (!pm_recovered_read(&file->state, &look->recovered))
         look->recovered = (struct pm_recovered){0};
     look_at_process(look);
@@ -320,14 +335,25 @@ static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
     return good;
 }
 
+static uint64_t journal_length(void) {
+    const struct pm_file *journal = &pm_heap.journal;
+    struct stat st;
+    if (journal->length)
+        return pm_fixed_length(journal) ? journal->room : 0;
+    bool there = fstatat(heap_fd, journal->name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    return there ? (uint64_t)st.st_size : 0;
+}
+
 // While the next one is being written, nothing can be read of either.
 static int look_at_commit(struct look *look, struct pm_error *err) {
     static const struct pm_journal_io io = {.read = read_journal};
     static char *buffer;
     const struct pm_superblock *super = (const struct pm_superblock *)super_copy.data;
     struct pm_journal_found found;
+    look->journal_bytes = 0;
     if (!(super->incompat & PM_INCOMPAT_JOURNAL))
         return PM_OK;
+    look->journal_bytes = journal_length();
     if (!buffer && !(buffer = malloc(PM_JOURNAL_BUFFER)))
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: no memory to read it", heap_dir);
     int error = pm_journal_find(&io, buffer, super->uuid, &found);

@@ -18,6 +18,7 @@
 #include "base/message.h"
 #include "base/sizeclass.h"
 #include "media/journal/journal.h"
+#include "media/rebased_format.h"
 #include "media/recovered_format.h"
 
 struct look {
@@ -33,7 +34,11 @@ struct look {
     uint64_t medium_bytes; // of the file system, or of all heap.N on fixed media
     uint64_t medium_free;  // of it, for this user
     unsigned roots;
+    unsigned late_roots, late_waiting; // roots that are not restored before main; and not yet
+    uint8_t uuid[16];
     struct pm_recovered recovered; // the last recovery; its time is 0: none
+    struct pm_rebased rebased;     // the same of words led to another build or place
+    uint64_t journal_bytes;        // length of the journal; 0: the program does not commit
     bool settled;                  // the fields below are of this look, not of an earlier one
     uint64_t slabs, extents, extent_bytes;
     uint64_t log_chunks, log_active, log_live;
