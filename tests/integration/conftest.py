@@ -333,7 +333,12 @@ def compiled(source, *flags, name=None, compiler=None, libraries=()):
     ]
     newest = max(
         path.stat().st_mtime
-        for path in [*sources, *HERE.glob("*.h"), *sources[0].parent.glob("*.h")]
+        for path in [
+            *sources,
+            *HERE.glob("*.h"),
+            *sources[0].parent.glob("*.h"),
+            *ROOT.glob("preload/pmalloc.h*"),
+        ]
     )
     folder = BUILD / "integration"
     folder.mkdir(parents=True, exist_ok=True)
