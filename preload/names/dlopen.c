@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "as_caller.h"
 #include "base/message.h"
 #include "export.h"
 #include "process/moved.h"
@@ -31,9 +32,12 @@ static dlopen_fn *next(void) {
     return real;
 }
 
-static void *open_and_note(const char *file, int mode) {
+// `ret`: in the object of a caller that libc is to see; NULL: it may see us.
+static void *open_by_way_of(const void *ret, const char *file, int mode) {
+    dlopen_fn *real = next();
     bool held = pm_moved_hold_place(file);
-    void *handle = next()(file, mode);
+    void *handle =
+        ret ? pm_call_by_way_of(ret, (void *)real, (long)file, mode, 0) : real(file, mode);
     if (held)
         pm_moved_release_place(handle != NULL);
     if (handle)
@@ -41,43 +45,30 @@ static void *open_and_note(const char *file, int mode) {
     return handle;
 }
 
+static void *open_and_note(const char *file, int mode) { return open_by_way_of(NULL, file, mode); }
+
 #ifndef RTLD_DEEPBIND // musl, whose dlopen() does the same whoever calls it
 
 EXPORT void *dlopen(const char *file, int mode) { return open_and_note(file, mode); }
 
 #else
 
-// ---- who has called -----------------------------------------------------------------------------
-
-struct caller {
-    uintptr_t address;
-    bool matters;
-};
-
-static int look_at(const struct pm_object *o, void *arg) {
-    struct caller *c = arg;
-    c->matters |= (!o->is_main && pm_object_has_entry(o, DT_RPATH)) ||
-                  (pm_object_holds(o, c->address) && pm_object_has_entry(o, DT_RUNPATH));
-    return c->matters;
-}
-
-// Whether libc would find another file for this caller than for us: by the search path of the
-// object that calls, or of one that has loaded it.
-static bool matters(const char *file, const void *address) {
-    struct caller c = {.address = (uintptr_t)address};
-    if (!file || (strchr(file, '/') && !strchr(file, '$')))
-        return false;
-    return strchr(file, '$') || pm_object_each(look_at, &c);
+// Is jumped to, so its caller is dlopen()'s.
+static void *open_as_caller(const char *file, int mode) {
+    return open_by_way_of(pm_return_in(__builtin_return_address(0)), file, mode);
 }
 
 __attribute__((used, visibility("hidden"))) dlopen_fn *pm_next_dlopen(const char *file,
                                                                       const void *caller);
 dlopen_fn *pm_next_dlopen(const char *file, const void *caller) {
-    return matters(file, caller) ? next() : open_and_note;
+    if (!pm_caller_matters(file, caller))
+        return open_and_note;
+    return pm_return_in(caller) ? open_as_caller : next();
 }
 
 // libc looks at the return address to see whose search path and namespace to use. Where that
-// matters we jump to libc's function instead of calling it.
+// matters we call it by way of the caller's object. If that has nothing that will do for it, we
+// jump to libc's function, and what it loads is put on record with the next library.
 _Static_assert(RTLD_DEEPBIND == 8, "the mask below");
 EXPORT void *dlopen(const char *file, int mode);
 __asm__(".text\n"
