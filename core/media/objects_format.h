@@ -41,6 +41,7 @@ _Static_assert(sizeof(struct pm_objects_head) == 256, "as an entry");
 #define PM_OBJECT_IS_PROGRAM 1u
 #define PM_OBJECT_AT_RANDOM 2u // nobody could know where it would lie
 #define PM_OBJECT_MIXED 4u     // it was loaded while words may have led to what lay there before
+#define PM_OBJECT_TWIN 16u     // one of its name in another directory was loaded before it
 #define PM_OBJECT_SUMMED 8u    // it has no build id, and build_id is a checksum of what is loaded
 
 struct pm_objects_entry {

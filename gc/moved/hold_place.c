@@ -45,20 +45,23 @@ void pm_place_release(void) {
 // ---- what is known of the file ------------------------------------------------------------------
 
 static bool is_loaded(const struct pm_objects_entry *loaded, void *entry) {
-    const struct pm_objects_entry **e = entry;
-    if (pm_record_same_object(loaded, *e))
+    unsigned count;
+    const struct pm_objects_entry *all = pm_record_entries(&count), **e = entry;
+    if (pm_twins_same(all, count, *e, loaded) != PM_SAME_NOT)
         *e = NULL;
     return *e != NULL;
 }
 
-// The last place where it lay.
+// The last place where it lay; of several in other directories, that of this one.
 static const struct pm_objects_entry *find(const char *file) {
     unsigned count;
     const struct pm_objects_entry *all = pm_record_entries(&count), *found = NULL;
-    for (unsigned i = 0; i < count; i++)
-        if (!(all[i].flags & PM_OBJECT_IS_PROGRAM) &&
-            strcmp(pm_base_name(all[i].path), pm_base_name(file)) == 0)
+    for (unsigned i = 0; i < count; i++) {
+        bool is = !(all[i].flags & PM_OBJECT_IS_PROGRAM) &&
+                  strcmp(pm_base_name(all[i].path), pm_base_name(file)) == 0;
+        if (is && (!found || strcmp(found->path, file) != 0 || strcmp(all[i].path, file) == 0))
             found = &all[i];
+    }
     if (found)
         pm_record_each_loaded(is_loaded, &found);
     return found;

@@ -16,6 +16,7 @@ struct pair {
     const struct pm_objects_entry *now; // the same object, loaded; NULL: it is not
     bool here;                          // it is loaded, and where it was
     bool covered;                       // another object lies there now
+    bool doubt;                         // it may be loaded: several of its name were
     bool tried, known;                  // the places were made, with success
     bool looked_for;                    // by pm_verdicts_begin_late(), in this generation
     struct pm_places *old, *new;
@@ -41,10 +42,11 @@ static void find_pair(unsigned i) {
     *p = (struct pair){.looked_for = p->looked_for};
     for (unsigned k = 0; k < loaded_count; k++) {
         const struct pm_objects_entry *l = &loaded[k];
-        bool same = pm_record_is(l, &entry[i]);
-        p->here |= same;
-        p->covered |= pm_record_overlap(l, &entry[i]) && !pm_record_same_object(l, &entry[i]);
-        if (pm_record_same_object(l, &entry[i]) && (!p->now || pm_record_same_build(l, &entry[i])))
+        enum pm_same same = pm_twins_same(entry, entries, &entry[i], l);
+        p->here |= same == PM_SAME_IS && pm_record_is(l, &entry[i]);
+        p->covered |= pm_record_overlap(l, &entry[i]) && same != PM_SAME_IS;
+        p->doubt |= same == PM_SAME_DOUBT;
+        if (same == PM_SAME_IS && (!p->now || pm_record_same_build(l, &entry[i])))
             p->now = l;
     }
 }
@@ -72,7 +74,7 @@ static void compare(void) {
 static bool is_hidden(unsigned i) {
     for (unsigned k = i + 1; k < entries; k++)
         if (entry[k].start <= entry[i].start && entry[k].end >= entry[i].end &&
-            !pm_record_same_object(&entry[k], &entry[i]))
+            pm_twins_same(entry, entries, &entry[k], &entry[i]) == PM_SAME_NOT)
             return true;
     return false;
 }
@@ -80,7 +82,7 @@ static bool is_hidden(unsigned i) {
 bool pm_verdicts_moved(void) {
     compare();
     for (unsigned i = 0; i < entries; i++)
-        if (!pair[i].here && (pair[i].now || pair[i].covered) && !is_hidden(i))
+        if (!pair[i].here && (pair[i].now || pair[i].covered || pair[i].doubt) && !is_hidden(i))
             return true;
     return false;
 }
@@ -89,7 +91,8 @@ unsigned pm_verdicts_begin_late(const struct pm_range_of_words **ranges) {
     unsigned count = 0;
     compare();
     for (unsigned i = 0; i < entries; i++) {
-        if (pair[i].here || !pair[i].now || pair[i].covered || pair[i].looked_for)
+        bool comes = pair[i].now || pair[i].doubt;
+        if (pair[i].here || !comes || pair[i].covered || pair[i].looked_for)
             continue;
         pair[i].looked_for = true;
         range[count++] = (struct pm_range_of_words){entry[i].start, entry[i].end};
@@ -245,6 +248,13 @@ enum pm_verdict pm_verdict_of(uint64_t address, struct pm_matched *to, char why[
         return PM_VERDICT_STAYS;
     if (!pair[i].now && pair[i].covered) {
         snprintf(why, PM_VERDICT_WHY, "%.100s: it is not loaded, and something else lies there now",
+                 file_name(&entry[i]));
+        return PM_VERDICT_UNSURE;
+    }
+    if (!pair[i].now && pair[i].doubt) {
+        snprintf(why, PM_VERDICT_WHY,
+                 "%.100s: several of this name were loaded, from other directories, and nothing "
+                 "tells which of them this one is",
                  file_name(&entry[i]));
         return PM_VERDICT_UNSURE;
     }

@@ -18,6 +18,7 @@
 #include "packed_object.h"
 #include "program.h"
 #include "record_place.h"
+#include "twins.h"
 
 #define PLACE (sizeof(struct pm_shard_state) + sizeof(struct pm_outside))
 _Static_assert(PLACE + sizeof(struct pm_objects_state) <= sizeof((struct pm_state *)0)->reserved,
@@ -186,31 +187,10 @@ const void *pm_record_packed(const struct pm_objects_entry *e) {
 
 // ---- what is loaded -----------------------------------------------------------------------------
 
-bool pm_record_same_build(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
-    const uint32_t summed = (a->flags | b->flags) & PM_OBJECT_SUMMED;
-    bool unknown = pm_build_is_unknown(a) || pm_build_is_unknown(b);
-    if ((a->build_id_len || b->build_id_len) && !(summed && unknown))
-        return a->build_id_len == b->build_id_len &&
-               ((a->flags ^ b->flags) & PM_OBJECT_SUMMED) == 0 &&
-               memcmp(a->build_id, b->build_id, sizeof a->build_id) == 0;
-    return a->end - a->start == b->end - b->start && strcmp(a->path, b->path) == 0;
-}
-
 bool pm_record_is_build_of(const struct pm_objects_entry *e, const struct pm_elf *f) {
     struct pm_objects_entry of = {0};
     pm_build_of_file(f, &of);
     return !pm_build_is_unknown(e) && pm_record_same_build(e, &of);
-}
-
-bool pm_record_same_object(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
-    if ((a->flags | b->flags) & PM_OBJECT_IS_PROGRAM)
-        return a->flags & b->flags & PM_OBJECT_IS_PROGRAM;
-    return strcmp(pm_base_name(a->path), pm_base_name(b->path)) == 0;
-}
-
-bool pm_record_is(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
-    return a->base == b->base && a->start == b->start && a->end == b->end &&
-           ((a->flags ^ b->flags) & PM_OBJECT_IS_PROGRAM) == 0 && pm_record_same_build(a, b);
 }
 
 static void cut_path(char out[PM_OBJECTS_PATH], const char *path) {
@@ -366,7 +346,8 @@ static bool take_packed(struct writing *w, struct pm_objects_entry *e) {
 // Whether it lies over a place where it lay before.
 static bool overlaps_itself(const struct pm_objects_entry *e) {
     for (unsigned i = 0; i < entries; i++)
-        if (pm_record_overlap(&entry[i], e) && pm_record_same_object(&entry[i], e))
+        if (pm_record_overlap(&entry[i], e) &&
+            pm_twins_same(entry, entries, &entry[i], e) != PM_SAME_NOT)
             return true;
     return false;
 }
@@ -378,6 +359,8 @@ static bool append_loaded(const struct pm_objects_entry *loaded, void *arg) {
         return true;
     if (w->only_new && overlaps_itself(&e))
         e.flags |= PM_OBJECT_MIXED;
+    if (pm_twins_has(entry, entries, &e))
+        e.flags |= PM_OBJECT_TWIN;
     if (!take_packed(w, &e))
         pack(w, &e);
     append(w, &e);
@@ -413,8 +396,10 @@ bool pm_record_write_next(uint32_t generation, const bool *keep) {
     return w.good;
 }
 
-static bool is_on_record(const struct pm_objects_entry *e, void *all) {
-    return *(bool *)all = is_known(e);
+static bool see(const struct pm_objects_entry *e, void *all) {
+    pm_twins_see(e);
+    *(bool *)all = *(bool *)all && is_known(e);
+    return true;
 }
 
 bool pm_record_renew(const bool *keep) {
@@ -434,10 +419,10 @@ void pm_record_drop_other(void) {
 bool pm_record_note(bool durable) {
     if (!pm_record_may_be())
         return true;
-    if (!pm_record_read())
+    bool there = pm_record_read(), all = true;
+    pm_record_each_loaded(see, &all);
+    if (!there)
         return pm_record_renew(NULL);
-    bool all = true;
-    pm_record_each_loaded(is_on_record, &all);
     if (all)
         return true;
     struct writing w = {

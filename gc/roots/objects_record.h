@@ -14,6 +14,7 @@
 
 #include "elf_file.h"
 #include "media/objects_format.h"
+#include "twins.h"
 
 // Whether this heap can have a record.
 bool pm_record_may_be(void);
@@ -39,11 +40,6 @@ void pm_record_each_loaded(pm_loaded_fn *fn, void *arg);
 
 // Whether a file is that build, as its build id or checksum tells.
 bool pm_record_is_build_of(const struct pm_objects_entry *e, const struct pm_elf *f);
-bool pm_record_same_build(const struct pm_objects_entry *a, const struct pm_objects_entry *b);
-// Whether they are the same object, in whatever build.
-bool pm_record_same_object(const struct pm_objects_entry *a, const struct pm_objects_entry *b);
-// Whether they are the same build in the same place.
-bool pm_record_is(const struct pm_objects_entry *a, const struct pm_objects_entry *b);
 static inline bool pm_record_overlap(const struct pm_objects_entry *a,
                                      const struct pm_objects_entry *b) {
     return a->start < b->end && b->start < a->end;

@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import HERE, run, said
+from conftest import HERE, compiled, run, said
 
 KILLED = -signal.SIGKILL
 CODE = "int module_{0}(int x) {{ return x + {1}; }}\n"
@@ -64,3 +64,47 @@ def test_found_by_the_path_of_who_calls(shm, how):
         assert goes(shm / "heap", program, size, word) == (place, ""), size
     linked(shm / "modules" / "named.so", CODE.format("more", 3) + CODE.format("call", 1))
     assert "1 word of it led into a library" in goes(shm / "heap", program, 0, word)[1]
+
+
+# ---- several of one name ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program():
+    return compiled("moved_symbols.c", "-D_GNU_SOURCE")
+
+
+@pytest.mark.parametrize("then", ["copies", "others"])
+@pytest.mark.parametrize("now", ["same", "upgraded"])
+@pytest.mark.parametrize("order", ["0 1", "1 0", "0", "1"])
+def test_two_of_one_name(shm, program, then, now, order):
+    """In two directories: what leads into one of them leads into that, also when the other one
+    alone has come; and if both are one build."""
+
+    def put(*more):
+        for number, folder in enumerate("ab"):
+            value = number if then == "others" else 0
+            code = CODE.format("call", value) + "int module_state[4];\n"
+            linked(shm / folder / "module.so", "".join(more) + code)
+
+    def words(numbers):
+        return [
+            f"{2 * number + k}={shm / 'ab'[number] / 'module.so'}:module_{name}"
+            for number in numbers
+            for k, name in enumerate(["call", "state"])
+        ]
+
+    put()
+    goes(shm / "heap", program, 0, *words([0, 1]))
+    if now == "upgraded":
+        put(CODE.format("more", 5), "int module_table[3000];\n")
+    goes(shm / "heap", program, 0, *words(map(int, order.split())), RANDOMIZE=1)
+    goes(shm / "heap", program, 4096, *words([1, 0]))
+
+
+def test_another_directory(shm, program):
+    """The next version may come from one."""
+    for number in range(3):
+        module = linked(shm / f"v{number}" / "module.so", CODE.format("call", number))
+        told = goes(shm / "heap", program, 0, f"0={module}:module_call")[1]
+        assert ("1 word of it led into a library" in told) == (number > 0), told
