@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/mappings.h"
+#include "comes_along.h"
 #include "keep_free.h"
 #include "roots/build_of.h"
 #include "roots/loaded_object.h"
@@ -124,24 +125,82 @@ static bool is_free(const struct pm_objects_entry *e) {
     return pm_mappings_each(e->start, e->end, see_part, &p) && !p.taken;
 }
 
-static void keep_away(const struct pm_objects_entry *e) {
-    struct place p = {e->start, e->end, false};
-    pm_mappings_each(e->start, e->end, see_part, &p);
+static void fill_part(uint64_t from, uint64_t to) {
+    struct place p = {from, to, false};
+    pm_mappings_each(from, to, see_part, &p);
     fill(p.from, p.to);
+}
+
+static void keep_away(const struct pm_objects_entry *e) { fill_part(e->start, e->end); }
+
+// ---- a place, and those of the libraries that come along ----------------------------------------
+
+struct family {
+    const struct pm_objects_entry *of[PM_ALONG_MOST]; // the first one is the file's
+    unsigned count;
+    const char *file;
+};
+
+// The one that lies next above an address; NULL: none.
+static const struct pm_objects_entry *next_above(const struct family *f, uint64_t at) {
+    const struct pm_objects_entry *found = NULL;
+    for (unsigned i = 0; i < f->count; i++)
+        if (f->of[i]->start >= at && (!found || f->of[i]->start < found->start))
+            found = f->of[i];
+    return found;
+}
+
+static void fill_gaps(const struct family *f) {
+    const struct pm_objects_entry *last = next_above(f, 0), *next;
+    for (; (next = next_above(f, last->end)) != NULL; last = next)
+        fill_part(last->end, next->start);
+    struct gaps g = {.from = last->end, .in_stack = getauxval(AT_EXECFN)};
+    pm_mappings_each(last->end, USER_TOP, see, &g);
 }
 
 // Of a file that can have large pages the kernel takes a lower gap where there is room to align
 // them. So it is asked, in the same words as libc will use.
-static bool comes_there(const struct pm_objects_entry *e, const char *file) {
-    size_t size = e->end - e->start;
-    int fd = open(path_of(e, file), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+static void *ask(const struct pm_objects_entry *e, const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     int flags = MAP_PRIVATE | (fd < 0 ? MAP_ANONYMOUS : 0);
-    void *at = mmap(NULL, size, PROT_READ, flags, fd, 0);
-    if (at != MAP_FAILED)
-        munmap(at, size);
+    void *at = mmap(NULL, e->end - e->start, PROT_READ, flags, fd, 0);
     if (fd >= 0)
         close(fd);
-    return at == (void *)(uintptr_t)e->start;
+    return at;
+}
+
+static bool come_there(const struct family *f) {
+    void *at[PM_ALONG_MOST];
+    unsigned asked = 0;
+    bool right = true;
+    while (right && asked < f->count) {
+        const struct pm_objects_entry *e = f->of[asked];
+        at[asked] = ask(e, asked ? e->path : path_of(e, f->file));
+        right = at[asked++] == (void *)(uintptr_t)e->start;
+    }
+    while (asked--)
+        if (at[asked] != MAP_FAILED)
+            munmap(at[asked], f->of[asked]->end - f->of[asked]->start);
+    return right;
+}
+
+// Of those that come along the first ones whose places are free; the others come anywhere.
+static void find_family(struct family *f) {
+    unsigned known = pm_comes_along(f->of, path_of(f->of[0], f->file));
+    for (f->count = 1; f->count < known; f->count++) {
+        pm_place_give(f->of[f->count]);
+        if (!is_free(f->of[f->count]))
+            break;
+    }
+    pm_places_keep_free_but(f->of, f->count);
+}
+
+static bool hold(struct family *f) {
+    fill_gaps(f);
+    if (come_there(f))
+        return true;
+    pm_place_release();
+    return false;
 }
 
 bool pm_place_hold(const char *file) {
@@ -153,12 +212,16 @@ bool pm_place_hold(const char *file) {
         keep_away(e);
         return given || fillers;
     }
-    struct gaps g = {.from = e->end, .in_stack = getauxval(AT_EXECFN)};
-    pm_mappings_each(e->end, USER_TOP, see, &g);
-    if (!comes_there(e, file)) {
-        pm_place_release();
-        pm_places_keep_free();
-        return false;
+    struct family f = {.of = {e}, .file = file};
+    find_family(&f);
+    if (hold(&f))
+        return true;
+    if (f.count > 1) { // without the others
+        f.count = 1;
+        pm_places_keep_free_but(f.of, 1);
+        if (hold(&f))
+            return true;
     }
-    return given || fillers;
+    pm_places_keep_free();
+    return false;
 }

@@ -94,7 +94,15 @@ bool pm_places_may_be_filled(void) {
     return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
 }
 
-void pm_places_keep_free(void) {
+static bool is_among(const struct pm_objects_entry *e, const struct pm_objects_entry *const *given,
+                     unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        if (pm_record_overlap(e, given[i]))
+            return true;
+    return false;
+}
+
+void pm_places_keep_free_but(const struct pm_objects_entry *const *given, unsigned givens) {
     unsigned count;
     if (!pm_places_may_be_filled())
         return;
@@ -105,6 +113,8 @@ void pm_places_keep_free(void) {
         if (!is_waited_for(i, all, count, waits))
             empty(i);
     for (unsigned i = 0; i < count; i++)
-        if (waits[i])
+        if (waits[i] && !is_among(&all[i], given, givens))
             keep_free(&all[i]);
 }
+
+void pm_places_keep_free(void) { pm_places_keep_free_but(NULL, 0); }

@@ -17,6 +17,8 @@ bool pm_places_may_be_filled(void);
 // Fills what is free of these places, and empties those where nothing is to come any more, if they
 // may be filled. Calls come from one thread at a time.
 void pm_places_keep_free(void);
+// The same, without what overlaps these places.
+void pm_places_keep_free_but(const struct pm_objects_entry *const *given, unsigned givens);
 // Empties the place of an entry. False: there was nothing to empty.
 bool pm_place_give(const struct pm_objects_entry *e);
 

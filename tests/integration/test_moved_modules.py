@@ -108,3 +108,51 @@ def test_another_directory(shm, program):
         module = linked(shm / f"v{number}" / "module.so", CODE.format("call", number))
         told = goes(shm / "heap", program, 0, f"0={module}:module_call")[1]
         assert ("1 word of it led into a library" in told) == (number > 0), told
+
+
+# ---- libraries that come along ------------------------------------------------------------------
+
+
+@pytest.fixture
+def family(shm):
+    """A module that needs two libraries, one of which needs another one."""
+
+    def put(last="", size=4):
+        lowest = linked(shm / "liblowest.so", CODE.format("lowest", 1) + last)
+        needed = f"-Wl,--no-as-needed,-rpath,{shm}"
+        lower = linked(shm / "liblower.so", CODE.format("lower", 2), needed, lowest)
+        beside = linked(shm / "libbeside.so", f"int module_beside[{size << 10}];\n")
+        return linked(shm / "module.so", CODE.format("call", 3), needed, lower, beside)
+
+    return put
+
+
+NAMES = ["call", "lower", "lowest", "beside"]
+
+
+@pytest.mark.parametrize("how", ["path", "name"])
+def test_they_come_to_their_places(shm, family, program, how):
+    """All of them, whatever was mapped before: so values computed from addresses stay right."""
+    module = family()
+    if how == "name":
+        program, module = caller(shm, "leaf"), family().name
+        (shm / "modules").symlink_to(shm)
+    words = [f"{n}={module}:module_{name}" for n, name in enumerate(NAMES)]
+    places, told = goes(shm / "heap", program, 0, *words)
+    assert not told
+    for size in (4096, 16384, 65536, 40960):
+        assert goes(shm / "heap", program, size, *words) == (places, ""), size
+
+
+def test_one_of_them_is_another_build(shm, family, program):
+    """Its words are changed; all others are where they were."""
+    words = [f"{n}={family()}:module_{name}" for n, name in enumerate(NAMES)]
+    places = goes(shm / "heap", program, 0, *words)[0]
+    family("int module_table[9000];\n" + CODE.format("more", 7))
+    now, told = goes(shm / "heap", program, 16384, *words)
+    assert "1 word of it led into a library" in told, told
+    assert [now[n] == places[n] for n in range(4)] == [True, True, False, True], (places, now)
+    assert goes(shm / "heap", program, 4096, *words) == (now, "")
+    for number in range(3):
+        family()
+        goes(shm / "heap", program, 4096 * number, *words, RANDOMIZE=1)
