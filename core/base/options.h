@@ -109,14 +109,14 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_PERCEN
     X(background, "PMALLOC_BACKGROUND", PM_TYPE_CHOICE, "none", "none|decay",                      \
       "none: freed space goes back while the program asks for memory. decay: a thread of "         \
       "PMAlloc's gives it back also while the program rests; it sleeps if there is nothing to do") \
-    X(commit, "PMALLOC_COMMIT", PM_TYPE_TEXT, "", "TIME|idle[:TIME]|output[:TIME|:strict]|api",    \
+    X(commit, "PMALLOC_COMMIT", PM_TYPE_TEXT, "", "TIME|idle[:TIME]|output[:TIME|:0|:strict]|api", \
       "After a kill or a power failure the heap is as of the last commit: one instant of all "     \
       "threads. TIME, such as 100ms, 5s, 2m or 1h: a commit is made that often. idle: while the "  \
       "program waits, but not more often than each TIME. output: before what the program says to " \
       "a pipe, socket or terminal leaves it, or to standard output, and before it makes a file "   \
-      "durable; with TIME, such as 5ms, an answer to a socket or pipe may wait that long for "     \
-      "others, and one commit is for all of them. api: when the program calls pmalloc_commit(). "  \
-      "Also at the end of the program")                                                            \
+      "durable; an answer to a socket or pipe may wait for others, TIME or 5ms at most, and "      \
+      "one commit is for all of them; not under output:0 and output:strict. api: when the "        \
+      "program calls pmalloc_commit(). Also at the end of the program")                            \
     X(commit_patience, "PMALLOC_COMMIT_PATIENCE", PM_TYPE_NUMBER, "5", "0 to 10000",               \
       "With PMALLOC_COMMIT: the milliseconds for which a commit waits until other threads hold "   \
       "no lock; time in which they find no processor does not count. 0: it does not wait")         \

@@ -16,7 +16,7 @@
 static enum pm_commits_mode mode;
 static uint64_t interval_ms;
 static bool strict;         // no commit at any instant: `output:strict`
-static uint64_t answers_us; // `output:TIME`: how long an answer may wait for a commit
+static uint64_t answers_us; // `output`: how long an answer may wait for a commit
 
 #define INTERVAL_MAX ((uint64_t)24 * 3600 * 1000)
 
@@ -71,6 +71,8 @@ static int use_commit_dir(struct pm_error *err) {
 }
 
 #define ANSWERS_MOST_MS 1000
+// Of redis, by 50 clients, ten times as many answers a second as without; by one client as many.
+#define ANSWERS_MS 5
 
 // Whether the text is the mode, or the mode and a TIME, in `ms` then; else 0.
 static bool is_mode(const char *text, const char *name, uint64_t *ms) {
@@ -95,7 +97,7 @@ int pm_commits_options(struct pm_error *err) {
         interval_ms = ms;
     } else if (is_mode(text, "output", &ms) && ms <= ANSWERS_MOST_MS) {
         mode = PM_COMMITS_OUTPUT;
-        answers_us = ms * 1000;
+        answers_us = (ms ? ms : ANSWERS_MS) * 1000;
     } else if (strcmp(text, "output:0") == 0 || strcmp(text, "output:strict") == 0) {
         mode = PM_COMMITS_OUTPUT;
         strict = text[strlen("output:")] != '0';
@@ -105,11 +107,12 @@ int pm_commits_options(struct pm_error *err) {
     }
     if (mode != PM_COMMITS_TIME || interval_ms)
         return PM_OK;
-    return pm_fail(err, PM_USAGE,
-                   "PMALLOC_COMMIT=%.100s: not a valid value; use output, output:TIME (at most "
-                   "1s), output:strict, idle, idle:TIME, api, or TIME, which is such as 100ms, 5s, "
-                   "2m or 1h (at most 24h)",
-                   text);
+    return pm_fail(
+        err, PM_USAGE,
+        "PMALLOC_COMMIT=%.100s: not a valid value; use output, output:TIME (at most "
+        "1s), output:0, output:strict, idle, idle:TIME, api, or TIME, which is such as 100ms, 5s, "
+        "2m or 1h (at most 24h)",
+        text);
 }
 
 bool pm_commits_are_strict(void) { return strict; }

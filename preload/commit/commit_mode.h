@@ -6,8 +6,9 @@
 //   api          when the program calls pmalloc_commit()
 //   TIME         the same, and each TIME by PMAlloc's thread (background.h)
 //   idle[:TIME]  the same, and by that thread while the program waits (idle.h)
-//   output       the same, and before what the program says leaves the process (triggers.h)
+//   output:0     the same, and before what the program says leaves the process (triggers.h)
 //   output:TIME  the same, but one commit for all that is said in TIME at most (outbox.h)
+//   output       the same, TIME being 5ms
 #ifndef PM_COMMIT_MODE_H
 #define PM_COMMIT_MODE_H
 
@@ -29,7 +30,7 @@ enum pm_commits_mode {
 enum pm_commits_mode pm_commits_mode(void);
 // TIME in milliseconds; 0: there is none.
 uint64_t pm_commits_interval(void);
-// Of `output:TIME`, in microseconds; 0: answers do not wait for each other.
+// Of `output`, in microseconds; 0: answers do not wait for each other.
 uint64_t pm_commits_answers_us(void);
 // No commit at any instant: `output:strict`.
 bool pm_commits_are_strict(void);

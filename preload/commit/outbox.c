@@ -69,7 +69,7 @@ void pm_outbox_forked(void) {
 
 void pm_outbox_say(void) {
     if (pm_outbox_on)
-        pm_event(PM_EV_STATS, "stats: answers of output:TIME: %lu, which left in %lu turns",
+        pm_event(PM_EV_STATS, "stats: answers that waited for others: %lu, which left in %lu turns",
                  (unsigned long)box.said, (unsigned long)box.turns);
 }
 

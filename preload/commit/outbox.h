@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// PMALLOC_COMMIT=output:TIME: one commit for all answers that wait for it. What the program writes
-// to a stream socket or a pipe is *taken* into the outbox, and the call returns. Nobody outside can
-// tell an answer that leaves late from one that is slow to come (Nightingale et al., Rethink the
-// Sync, OSDI 2006). So one commit is made for all of them, and then they leave in their order:
+// PMALLOC_COMMIT=output[:TIME]: one commit for all answers that wait for it. What the program
+// writes to a stream socket or a pipe is *taken* into the outbox, and the call returns. Nobody
+// outside can tell an answer that leaves late from one that is slow to come (Nightingale et al.,
+// Rethink the Sync, OSDI 2006). So one commit is made for all of them, and then they leave in
+// their order:
 //
 //   when a thread is about to wait: an event loop has served all of its clients by then
 //   before anything else that leaves the process, and before a descriptor in the outbox is closed

@@ -281,7 +281,7 @@ def test_functions_exist(page):
 @pytest.mark.parametrize("readme", READMES, ids=lambda page: str(page.parent.relative_to(ROOT)))
 def test_readmes_name_every_file(readme):
     """By its name or its stem. Those of tests/unit need no words."""
-    named = names(readme, r"[\w.-]+\*?")
+    named = names(readme, r"[\w.@-]+\*?")
     stems = tuple(name.rstrip("*") for name in named if name.endswith("*"))
     missing = [
         path.name

@@ -302,7 +302,7 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    for commit in options.commit or ["output", "idle", "idle:20ms", "5ms"]:
+    for commit in options.commit or ["output", "output:0", "idle", "idle:20ms", "5ms"]:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="trigger-kills-", dir=options.on))
         rng = random.Random(options.seed)
         for subject in programs(folder, commit, rng):
