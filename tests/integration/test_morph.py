@@ -63,5 +63,5 @@ def test_settings(morph, shm):
     assert slabs(run([morph, "forks"], MORPH=0, **settings)) == 0
     assert slabs(run([morph, "forks"], **settings)) > 0  # the default is 20
     assert slabs(run([morph, "forks"], BACKING="volatile", STATS=1)) > 0
-    for bad in (91, -1, "20%"):
+    for bad in (91, -1, "20%%"):
         refuses(run([morph], MORPH=bad), "PMALLOC_MORPH", "0 to 90")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""PMALLOC_COMMIT=output[:TIME]: answers that wait for one commit. What a program sees of its sockets
-and pipes is what it sees without the preload, no answer leaves before its commit, and one commit is
-for all. trigger_kills.py kills servers; OUTBOX_KILLS=2000 makes that many kills of each."""
+"""PMALLOC_COMMIT=output[:TIME]: answers that wait for one commit. What a program sees of its
+sockets and pipes is what it sees without the preload, no answer leaves before its commit, and one
+commit is for all. trigger_kills.py kills servers; OUTBOX_KILLS=2000 makes that many kills of
+each."""
 
 import os
 import random
