@@ -3,9 +3,11 @@
 """The counters of scripts/counters stay within their bounds. No test is timed, so this holds on a
 loaded machine, too."""
 
+import json
 import subprocess
 import sys
 
+import pytest
 from conftest import BUILD, ROOT, environment, said
 
 
@@ -15,10 +17,34 @@ def counters(*arguments, **settings):
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
 
-def test_no_counter_passes_its_bound():
-    done = counters()
+@pytest.fixture(scope="module")
+def all_counted(tmp_path_factory):
+    file = tmp_path_factory.mktemp("counters") / "counted.json"
+    return counters("--json", file), file
+
+
+def test_no_counter_passes_its_bound(all_counted):
+    done, _ = all_counted
     # What is above its bound comes last. A long message may be cut.
     assert done.returncode == 0, done.stdout.partition("Above the bound")[2] or said(done)
+
+
+def make_tables(*arguments):
+    argv = [sys.executable, ROOT / "scripts/make-tables", "--check", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_pages_show_what_is_counted(all_counted, tmp_path):
+    _, file = all_counted
+    done = make_tables(file)
+    assert done.returncode == 0, said(done)
+    figures = json.loads(file.read_text())
+    figures["counters"]["batch"]["pmalloc"] += 3
+    figures["counters"]["shared-handed"]["pmalloc"] *= 2
+    (tmp_path / "other").write_text(json.dumps(figures))
+    done = make_tables(tmp_path / "other")
+    assert done.returncode == 1, said(done)
+    assert "`batch` | 92 |" in done.stderr and "scale.md: | `handed`" in done.stderr, said(done)
 
 
 def test_a_bound_that_is_passed_is_said():
