@@ -5,8 +5,9 @@
 //
 //   named_roots things         makes and drops roots in two threads, for ever; first checks all
 //   named_roots tally [N]      appends the next number to each container, for ever or N times
+//   named_roots look          checks the roots that are there, and says how many they are
 //   named_roots whole          checks what the tallies have, prints the number
-//   named_roots other|larger|gone|refused|...     what is refused, and what is not
+//   named_roots other|find|drop|slot|again        what is refused
 #include "preload/pmalloc.hpp"
 
 #include <array>
@@ -234,17 +235,6 @@ int refused(const std::string &what) {
 
 } // namespace
 
-// A class that the next build has in another size, under the same name.
-#ifdef LARGER
-struct sized {
-    long a = 1, b = 2;
-};
-#else
-struct sized {
-    long a = 1;
-};
-#endif
-
 int main(int argc, char **argv) {
     std::string what = argc > 1 ? argv[1] : "basics";
     if (what == "things" || what == "look")
@@ -255,9 +245,5 @@ int main(int argc, char **argv) {
         return whole();
     if (what == "basics")
         return basics();
-    if (what == "sized") {
-        std::puts(thrown_by([] { pm::root<sized>(); }).c_str());
-        return 0;
-    }
     return refused(what);
 }
