@@ -102,7 +102,8 @@ def test_a_round_that_fails_makes_it_no_younger(source, shm):
 
 
 def test_killed_at_each_step(source, shm):
-    """It has the stamp of the round before, or the new one; and the next round goes on."""
+    """It has the stamp of the round before, or the new one and then that round stands; and the next
+    round goes on."""
     back_up(source, shm / "first")
     shell(source, "set more 1\n")
     killer, step, seen, begun = Killer(shm), 0, set(), int(time.time())
@@ -116,6 +117,9 @@ def test_killed_at_each_step(source, shm):
         now = age(source, shm / "backup")
         assert now == LATER or begun <= now <= time.time(), (step, now)
         seen.add(now == LATER)
+        if now != LATER:
+            stands = call(BACKUP, "--verify", "--json", shm / "backup")
+            assert json.loads(stands.stdout)["round"] == 2, (step, stands)
     assert seen == {True, False} and step > 5
     assert back_up(source, shm / "backup", "--verify")["round"] == 2
 
