@@ -265,10 +265,60 @@ static enum pm_match match_literal(const struct pm_places *new, const struct pm_
     return PM_MATCH_COPY;
 }
 
+// ---- classes ------------------------------------------------------------------------------------
+
+// The same table of the same class, by its type_info: also where symbols were stripped. Of a table
+// of a base class the number of functions must be the same, too.
+static bool is_same_class(const struct pm_places *old, const struct pm_class_table *a,
+                          const struct pm_places *new, const struct pm_class_table *b) {
+    const char *name = pm_class_table_name(&old->elf, a);
+    const char *other = pm_class_table_name(&new->elf, b);
+    return a->top == b->top && a->has_type == b->has_type &&
+           (a->top == 0 || a->count == b->count) && name && other && strcmp(name, other) == 0;
+}
+
+// Numbers of compilers are in the names of types, too: those tell nothing.
+static bool is_numbered(const char *type) {
+    char symbol[1024] = "_ZTI";
+    if (!type || strlen(type) >= sizeof symbol - 4)
+        return true;
+    memcpy(symbol + 4, type, strlen(type) + 1);
+    return pm_numbered_head(symbol) != 0;
+}
+
+static bool match_class(const struct pm_places *old, const struct pm_places *new, uint64_t address,
+                        struct pm_matched *found) {
+    const struct pm_class_table *then = pm_class_table_at(&old->classes, address);
+    if (!then || is_numbered(pm_class_table_name(&old->elf, then)))
+        return false;
+    for (size_t i = 0; i < new->classes.count; i++)
+        if (is_same_class(old, then, new, &new->classes.list[i])) {
+            found->at = pm_class_table_address(&new->classes.list[i]);
+            return true;
+        }
+    return false;
+}
+
 static bool is_exact(const struct pm_place_of *p) {
     return p->name && (p->kind == PM_PLACE_FUNCTION ||
                        (p->kind == PM_PLACE_VARIABLE &&
                         (p->into == 0 || (is_vtable(p->name) && p->into == VTABLE_START))));
+}
+
+static enum pm_match match_data(const struct pm_places *old, const struct pm_places *new,
+                                const struct pm_place_of *place, uint64_t address,
+                                struct pm_match_by by, struct pm_matched *found, char *why) {
+    bool named = place->kind == PM_PLACE_VARIABLE && place->into < place->size;
+    if (!named && match_class(old, new, address, found))
+        return PM_MATCH_FOUND;
+    if (place->kind == PM_PLACE_DATA) {
+        snprintf(why, PM_MATCH_WHY, "data without a name at %#lx", (unsigned long)address);
+        return PM_MATCH_UNSURE;
+    }
+    if (match_variable(old, new, place, address, by, found, why) == PM_MATCH_FOUND ||
+        (named && match_class(old, new, address, found)))
+        return PM_MATCH_FOUND;
+    return PM_MATCH_UNSURE;
 }
 
 enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new, uint64_t address,
@@ -281,15 +331,13 @@ enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new,
     case PM_PLACE_FUNCTION:
         return match_function(old, new, &place, address, by, found, why);
     case PM_PLACE_VARIABLE:
-        return match_variable(old, new, &place, address, by, found, why);
+    case PM_PLACE_DATA:
+        return match_data(old, new, &place, address, by, found, why);
     case PM_PLACE_STRING:
         return match_literal(new, &place, found, why);
     case PM_PLACE_CODE:
         snprintf(why, PM_MATCH_WHY, "the middle of %.100s%s", place.name ? place.name : "code",
                  place.name ? "()" : " without a name");
-        return PM_MATCH_UNSURE;
-    case PM_PLACE_DATA:
-        snprintf(why, PM_MATCH_WHY, "data without a name at %#lx", (unsigned long)address);
         return PM_MATCH_UNSURE;
     default:
         return PM_MATCH_NONE;

@@ -95,7 +95,7 @@ static bool index_symbols(struct pm_places *p) {
 }
 
 bool pm_places_make(struct pm_places *p, const struct pm_elf *elf) {
-    *p = (struct pm_places){.elf = *elf};
+    *p = (struct pm_places){.elf = *elf, .classes = pm_class_tables(elf)};
     return index_symbols(p) && pm_frames_starts(&p->elf, &p->function, &p->functions);
 }
 

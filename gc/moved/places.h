@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "roots/class_tables.h"
 #include "roots/elf_file.h"
 
 enum pm_place_kind {
@@ -46,6 +47,7 @@ struct pm_places {
     uint64_t *function; // where functions begin as .eh_frame has it, in order
     uint32_t functions;
     bool has_names; // .symtab is there
+    struct pm_class_tables classes;
 };
 
 // False: it cannot be read, or there is no memory. The file's contents stay in use. What is

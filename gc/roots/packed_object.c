@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "class_tables.h"
 #include "elf_sections.h"
 
 #define ALIGN 16u
@@ -19,6 +20,18 @@ static const unsigned char *kept(const struct pm_elf *f, const ElfW(Shdr) * s, b
 }
 
 typedef void put_fn(unsigned char *out, uint64_t to, const void *from, uint64_t len);
+
+// In the first section header, which has nothing to say. Returns where they end.
+static uint64_t lay_out_tables(const struct pm_elf *f, ElfW(Shdr) * s, uint64_t at,
+                               unsigned char *out, put_fn *put) {
+    struct pm_class_tables t = pm_class_tables(f);
+    uint64_t size = t.count * sizeof *t.list;
+    *s = (ElfW(Shdr)){.sh_type = PM_SHT_CLASS_TABLES, .sh_offset = at, .sh_size = size};
+    if (size)
+        put(out, at, t.list, size);
+    pm_class_tables_drop(&t);
+    return at + size;
+}
 
 // Lays out what is kept, and calls `put` for each piece. Returns where it ends.
 static uint64_t lay_out(const struct pm_elf *f, unsigned char *out, put_fn *put) {
@@ -38,7 +51,7 @@ static uint64_t lay_out(const struct pm_elf *f, unsigned char *out, put_fn *put)
     uint64_t headers = at;
     at += sections * sizeof s;
     for (size_t i = 0; pm_elf_shdr(f, i, &s); i++) {
-        const unsigned char *from = kept(f, &s, has_names);
+        const unsigned char *from = i ? kept(f, &s, has_names) : NULL;
         bool led_to = pm_section_is_led_to(f, &s);
         at = (at + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
         s.sh_offset = from ? at : 0;
@@ -47,6 +60,8 @@ static uint64_t lay_out(const struct pm_elf *f, unsigned char *out, put_fn *put)
         if (from)
             put(out, at, from, s.sh_size);
         at += from ? s.sh_size : 0;
+        if (i == 0)
+            at = lay_out_tables(f, &s, at, out, put);
         put(out, headers + i * sizeof s, &s, sizeof s);
     }
     put(out, 0, &head, sizeof head);
