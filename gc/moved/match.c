@@ -228,7 +228,10 @@ static enum pm_match match_variable(const struct pm_places *then, const struct p
     }
     // Of a class with more virtual functions than before, the first ones are where they were.
     bool first = is_vtable(old->name) && old->into == VTABLE_START && c.size > VTABLE_START;
-    if (c.size != old->size && !first) {
+    // And a constant that has become longer, as a struct of functions does, begins where it began.
+    bool longer = old->into == 0 && c.size > old->size && pm_place_is_constant(then, address) &&
+                  pm_place_is_constant(new, c.at);
+    if (c.size != old->size && !first && !longer) {
         snprintf(why, PM_MATCH_WHY, "%.100s has %lu bytes in this build, it had %lu", old->name,
                  (unsigned long)c.size, (unsigned long)old->size);
         return PM_MATCH_UNSURE;

@@ -283,6 +283,14 @@ const unsigned char *pm_place_bytes(const struct pm_places *p, uint64_t address,
     return pm_elf_bytes(&p->elf, s.sh_offset + (address - s.sh_addr), size);
 }
 
+bool pm_place_is_constant(const struct pm_places *p, uint64_t address) {
+    static const char relocated[] = ".data.rel.ro";
+    ElfW(Shdr) s;
+    return section_at(p, address, &s) &&
+           (!(s.sh_flags & (SHF_WRITE | SHF_EXECINSTR)) ||
+            strncmp(pm_elf_section_name(&p->elf, &s), relocated, sizeof relocated - 1) == 0);
+}
+
 // Not within a constant that has a name: the next build may have another one.
 static uint64_t literal_in(const struct pm_places *p, const ElfW(Shdr) * s, const char *text,
                            uint64_t size) {

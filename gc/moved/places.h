@@ -64,6 +64,8 @@ static inline const struct pm_place_symbol *pm_place_next(const struct pm_places
 }
 // The bytes of constants; NULL: they are no constants, or not in the file.
 const unsigned char *pm_place_bytes(const struct pm_places *p, uint64_t address, uint64_t size);
+// Whether no program changes what lies there, once the linker has been at it.
+bool pm_place_is_constant(const struct pm_places *p, uint64_t address);
 // Where a literal with these bytes and their end lies; 0: nowhere.
 uint64_t pm_place_of_literal(const struct pm_places *p, const char *text, uint64_t size);
 

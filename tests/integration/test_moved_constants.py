@@ -69,3 +69,51 @@ def test_what_is_no_text_is_refused(runs, constant):
     assert done.returncode == 125 and "data without a name" in done.stderr, said(done)
     done = runs(constant)
     assert done.returncode == 0 and done.stdout.startswith("0 "), said(done)
+
+
+LONGER = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+struct methods { int version; int (*call)(int); MORE };
+static int call(int x) { return x + sizeof(struct methods); }
+KIND struct methods methods[1 + IN] = {{3, call}};
+struct { const struct methods *methods; } *root;
+int main(void) {
+    if (!root) {
+        root = calloc(1, sizeof *root);
+        root->methods = methods + IN;
+    }
+    printf("%d %d\n", root->methods == methods + IN, methods->call(0));
+    fflush(stdout);
+    return raise(SIGKILL);
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["static const", "const", "static", ""])
+@pytest.mark.parametrize("inside", [0, 1])
+@pytest.mark.parametrize("relocated", [True, False])
+def test_a_constant_that_is_longer(shm, kind, inside, relocated):
+    """Its start is where it was. A place within it need not be, nor what has become shorter; and a
+    variable has the program's data."""
+    program = shm / "program"
+
+    def runs(more):
+        source = LONGER.replace("KIND", kind).replace("MORE", more).replace("IN", str(inside))
+        if not relocated:
+            source = source.replace("int (*call)(int);", "long number;").replace("{3, call}", "{3}")
+            source = source.replace("methods->call(0)", "call(0)")
+        (shm / "program.c").write_text(source)
+        program.unlink(missing_ok=True)
+        argv = [CC, "-O1", "-w", "-o", program, shm / "program.c"]
+        subprocess.run(argv, check=True, timeout=60)
+        return run([program], HEAP=shm / "heap", ROOTS="root")
+
+    assert runs("").stdout == "1 16\n"
+    done = runs("long more[4];")
+    if "const" in kind and not inside:
+        assert (done.returncode, done.stdout) == (-signal.SIGKILL, "1 48\n"), said(done)
+        done = runs("")
+        assert "methods has 16 bytes in this build, it had 48" in done.stderr, said(done)
+    assert done.returncode == 125 and "methods has " in done.stderr, said(done)
