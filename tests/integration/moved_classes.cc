@@ -97,6 +97,12 @@ static void run(World &w) {
     add<Late>(w);
     add<Deep>(w);
     w.type = &typeid(Late);
+#ifdef LOCAL
+    struct Local : Shape {
+        int size() const override { return 2; }
+    };
+    add<Local>(w);
+#endif
     long sum = 0;
     for (Shape *s = w.shapes; s; s = s->next)
         sum = sum * 3 + s->size() + (dynamic_cast<Named *>(s) != nullptr);

@@ -101,3 +101,19 @@ def test_a_class_of_two_files(place, shm):
         why = "2 words: program: _ZTVN12_GLOBAL__N_16HiddenE has several of its name"
         assert done.returncode == 125 and not done.stdout, said(done)
         assert ("data without a name" if strip else why) in done.stderr, said(done)
+
+
+REFUSED = {
+    "static": ["-static-libstdc++", "-static-libgcc"],
+    "local": ["-DLOCAL"],
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_is_not_known(place, why):
+    """Type_infos that lead into the program itself, and types that compilers number."""
+    place.put(build(1, "-O2", *REFUSED[why]))
+    assert place.run().returncode == KILLED
+    place.put(build(2, "-O2", *REFUSED[why]))
+    done = place.run()
+    assert done.returncode == 125 and "data without a name" in done.stderr, said(done)
