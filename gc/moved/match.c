@@ -36,6 +36,7 @@ struct candidates {
     bool plain;                 // a name without a number is of that stem, too
     bool sized;                 // the size must be the same
     bool stays;                 // its file is in the new object, too
+    bool lost;                  // others had the name, too
     const unsigned char *bytes; // of a constant, which must be the same; or NULL
     unsigned count;             // at different addresses
     uint64_t at, size;
@@ -88,12 +89,31 @@ static bool is_taken_apart(const struct pm_places *p, const struct candidates *c
     return false;
 }
 
-static void find_by_name(const struct pm_places *new, struct candidates *c) {
-    look_by_name(new, c, SAME_FILE);
-    if (c->count || is_taken_apart(new, c))
+// Whether others had the name, too. One that is left then need not be the one that was meant: files
+// in several directories may have one name, and a file may be called otherwise now.
+static bool had_namesakes(const struct pm_places *old, const struct candidates *c, uint64_t address,
+                          enum asked asked) {
+    const struct pm_place_symbol *s = pm_place_named(old, c->old->name);
+    for (; s; s = pm_place_next(old, s)) {
+        bool file =
+            asked != SAME_FILE || (s->file && c->old->file ? strcmp(s->file, c->old->file) == 0
+                                                           : !s->file == !c->old->file);
+        if (s->code == c->code && s->at != address - c->old->into && file &&
+            strcmp(s->name, c->old->name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void find_by_name(const struct pm_places *old, const struct pm_places *new, uint64_t address,
+                         struct candidates *c) {
+    enum asked asked = SAME_FILE;
+    look_by_name(new, c, asked);
+    if (!c->count && is_taken_apart(new, c))
         return;
-    for (enum asked asked = SAME_SORT; !c->count && asked <= NAME; asked++)
+    while (!c->count && ++asked <= NAME)
         look_by_name(new, c, asked);
+    c->lost = c->count && had_namesakes(old, c, address, asked);
 }
 
 // ---- numbers ------------------------------------------------------------------------------------
@@ -113,6 +133,8 @@ static bool is_of_family(const struct candidates *c, const char *name) {
 static const char gone[] = "is gone in this build";
 static const char several[] = "is one of several of its name, and compilers number these as they "
                               "like (PMALLOC_REBASE_TRUST=numbered: as before)";
+static const char lost[] = "was one of several of its name, and this build has one alone, which "
+                           "may be another one";
 static const char others[] = "is one of several of its name, and there are more or fewer of them "
                              "in this build";
 
@@ -189,9 +211,9 @@ static bool find(const struct pm_places *old, const struct pm_places *new, uint6
         if (c->why != gone) // it may have its name, and its number
             return false;
     }
-    find_by_name(new, c);
-    c->why = c->count == 0 ? gone : "has several of its name in this build";
-    return c->count == 1;
+    find_by_name(old, new, address, c);
+    c->why = c->count == 0 ? gone : c->count > 1 ? "has several of its name in this build" : lost;
+    return c->count == 1 && !c->lost;
 }
 
 // A linker may have given one address to functions of equal code. Which one was meant is not known.

@@ -106,6 +106,56 @@ def test_one_function_of_two_names(compiler, shm):
     refuses(shm, one, build(shm, compiler, 0, "-DPARTED"), "left", "has another name, too")
 
 
+FILES = {
+    "renamed": (["a/one.c", "a/two.c"], ["a/other.c"]),
+    "directories": (["a/one.c", "b/one.c"], ["a/one.c"]),
+}
+
+
+@pytest.mark.parametrize("how", FILES)
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_one_is_left_of_two(how, wanted, shm):
+    """It may be either of them, or neither."""
+
+    def put(files, number=None):
+        for index, name in enumerate(files):
+            (shm / name).parent.mkdir(exist_ok=True)
+            value = 100 if number is None else 100 * index
+            code = f"static int value = {value}; static int f(int x) {{ return x + value; }}\n"
+            get = f"int (*get{index}(void))(int) {{ return f; }}\n"
+            (shm / name).write_text(code + get + f"int *at{index}(void) {{ return &value; }}\n")
+        (shm / "main.c").write_text(ONE_LEFT.replace("NUMBER", str(number or 0)))
+        argv = ["gcc", "-O0", "-o", shm / "program", shm / "main.c"]
+        subprocess.run([*argv, *(shm / name for name in files)], check=True)
+        return run([shm / "program"], HEAP=shm / "heap", ROOTS="kept")
+
+    before, after = FILES[how]
+    assert put(before, wanted).stdout == f"{100 * wanted}\n"
+    done = put(after)
+    assert done.returncode == 125 and not done.stdout, said(done)
+    assert done.stderr.count("was one of several of its name") == 2, said(done)
+
+
+ONE_LEFT = """
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+int (*getNUMBER(void))(int);
+int *atNUMBER(void);
+struct { int (*call)(int), *at; } *kept;
+int main(void) {
+    if (!kept) {
+        kept = malloc(sizeof *kept);
+        kept->call = getNUMBER();
+        kept->at = atNUMBER();
+    }
+    printf("%d\\n", kept->call(0));
+    fflush(stdout);
+    return raise(SIGKILL);
+}
+"""
+
+
 # ---- C++ ----------------------------------------------------------------------------------------
 
 
