@@ -90,6 +90,35 @@ def test_dlopen_searches_where_its_caller_would(tmp_path):
     assert done.returncode == 1 and "libplugin.so: cannot open" in done.stdout, said(done)
 
 
+UNWINDS = r"""
+#include <execinfo.h>
+#include <stdio.h>
+#include <string.h>
+__attribute__((constructor)) static void start(void) {
+    void *frames[64];
+    int count = backtrace(frames, 64);
+    char **names = backtrace_symbols(frames, count);
+    for (int i = 0; i < count; i++)
+        if (strstr(names[i], "(loads_it+"))
+            puts("whole");
+}
+"""
+LOADS = r"""
+#include <dlfcn.h>
+int leaf(int x) { return x * 3; }
+__attribute__((noinline)) void *loads_it(const char *n) { return dlopen(n, RTLD_NOW); }
+int main(void) { return loads_it("libunwinds.so") == NULL; }
+"""
+
+
+def test_who_unwinds_amid_dlopen_comes_to_its_caller(tmp_path):
+    """Also where libc is called by way of a place in the caller's object."""
+    built(tmp_path, "libunwinds.so", UNWINDS, "-shared", "-fPIC")
+    flags = ["-rdynamic", f"-Wl,-rpath,{tmp_path}", "-fno-optimize-sibling-calls"]
+    host = built(tmp_path, "host", "#include <stddef.h>\n" + LOADS, *flags)
+    assert succeeds(run([host])) == "whole\n"
+
+
 @pytest.mark.parametrize("name, libpmem", [("run", 0), ("info", 0), ("backup", 0), ("recover", 1)])
 def test_libpmem_is_linked_where_it_is_used(name, libpmem):
     """Its constructors take ten times what the rest of a start takes: 5.5 million instructions."""
