@@ -29,6 +29,7 @@ struct pm_holder {
     pid_t pid;      // the owner that the state page names
     uint64_t start; // when that process started
     pid_t other;    // if that is not it: a process that has the heap open
+    bool mapped;    // the lock is of a file that is mapped (heap_patient.c)
 };
 // Of a function that failed. The caller owns it; the function that fails fills it.
 struct pm_error {

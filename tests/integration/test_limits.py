@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -13,8 +14,10 @@ from conftest import (
     API,
     DEADLINE,
     DEFAULT_HEAPS,
+    ROOT,
     busy,
     compiled,
+    environment,
     fingerprint,
     on_media,
     one_message,
@@ -186,6 +189,46 @@ def test_busy_heap(limits, holder, heap):
     first.stdin.close()
     assert first.wait() == 0
     succeeds(run([limits, "count"], HEAP=heap))
+
+
+READER = """
+import ctypes, sys
+class Piece(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+libc, size, count = ctypes.CDLL(None, use_errno=True), 4 << 20, 1024
+room = ctypes.create_string_buffer(size)
+here = (Piece * count)(*[Piece(ctypes.addressof(room), size)] * count)
+there = (Piece * count)(*[Piece(0x400000000000, size)] * count)
+print("reads", flush=True)
+libc.process_vm_readv(int(sys.argv[1]), here, count, there, count, 0)
+"""
+
+
+@pytest.mark.parametrize("how", ["tool", "start"])
+def test_whose_memory_is_read_when_it_is_killed(limits, heap, how):
+    """The kernel keeps the memory until that is done, and with it the lock of a file that was
+    mapped: the heap looks busy, and is nobody's."""
+    program = compiled(ROOT / "docs" / "examples" / "notes.c")
+    for _ in range(3):
+        env = environment(HEAP=heap, ROOTS="newest")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen([program], env=env, **pipes) as process:
+            before = int(process.stdout.readline().split()[0])
+            process.stdin.write(("x" * 4000 + "\n") * 3000)
+            process.stdin.flush()
+            assert all(process.stdout.readline() == "kept\n" for _ in range(3000))
+            argv = [sys.executable, "-c", READER, str(process.pid)]
+            with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as reader:
+                reader.stdout.readline()
+                time.sleep(0.01)
+                process.kill()
+                process.wait()
+                if how == "tool":
+                    assert recover(heap, "--check").returncode == 1
+                else:
+                    done = run([program], HEAP=heap, ROOTS="newest")
+                    assert succeeds(done) == f"{before + 3000} notes\n"
+
 
 
 def test_waiting_for_a_busy_heap(limits, holder, heap, processes):

@@ -38,7 +38,15 @@ bool pm_holder_is_gone(const struct pm_holder *holder) {
 // Whether all who hold the lock share it: they look at the heap, or have borrowed it.
 static bool is_lent(int fd) { return flock(fd, LOCK_SH | LOCK_NB) == 0 && flock(fd, LOCK_UN) == 0; }
 
-static int say_lent(struct pm_error *err) {
+static void note_others(int fd, struct pm_holder *holder) {
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return;
+    holder->other = pm_os_who_has_open(st.st_dev, st.st_ino);
+    holder->mapped = !S_ISDIR(st.st_mode);
+}
+
+static int say_lent(int fd, struct pm_error *err) {
     pm_fail(err, PM_OPERATIONAL,
             "%s is in use by processes that only read it (by PMALLOC_OPEN=private or in a tool; "
             "`fuser -v` on the directory names them); wait for them to end, set PMALLOC_BUSY=wait, "
@@ -46,6 +54,7 @@ static int say_lent(struct pm_error *err) {
             pm_heap.dir);
     err->why = PM_WHY_LENT;
     err->holder = find_holder();
+    note_others(fd, &err->holder);
     return err->status;
 }
 
@@ -53,11 +62,10 @@ static int say_lent(struct pm_error *err) {
 static int say_busy(int fd, struct pm_error *err) {
     const char *what_now = "wait for it to end, set PMALLOC_BUSY=wait, or use another heap";
     char who[32] = "another process";
-    struct stat st;
     struct pm_holder holder = find_holder();
     bool gone = pm_holder_is_gone(&holder);
-    if ((gone || holder.pid <= 0) && fstat(fd, &st) == 0)
-        holder.other = pm_os_who_has_open(st.st_dev, st.st_ino);
+    if (gone || holder.pid <= 0)
+        note_others(fd, &holder);
     pid_t pid = gone || holder.pid <= 0 ? holder.other : holder.pid;
     if (pid > 0)
         snprintf(who, sizeof who, "process %d", (int)pid);
@@ -82,7 +90,7 @@ int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err)
         if (errno != EWOULDBLOCK)
             return pm_fail(err, PM_OPERATIONAL, "%s: cannot be locked (flock): %s", pm_heap.dir,
                            pm_strerror(errno));
-        return operation == LOCK_EX && is_lent(fd) ? say_lent(err) : say_busy(fd, err);
+        return operation == LOCK_EX && is_lent(fd) ? say_lent(fd, err) : say_busy(fd, err);
     }
     return PM_OK;
 }

@@ -4,9 +4,10 @@
 // When a process ends, the kernel first frees its memory and then closes its files, with their
 // locks. With much memory that takes a while. Meanwhile the heap looks busy.
 //
-// Linux 7.2 keeps a file that was mapped, and its lock, for some time longer than the process: up
-// to 1.9 s were seen in a guest. A heap in one file looks busy then, and nobody has it.
-#include <sys/stat.h>
+// A file that was mapped, and its lock, can be there for longer than the process: as long as
+// somebody reads its memory (ps, a debugger, process_vm_readv), who began before it was killed. And
+// under Linux 7.2 for up to 1.9 s, which were seen in a guest. The heap looks busy then, and nobody
+// has it.
 #include <time.h>
 
 #include "base/os.h"
@@ -23,10 +24,10 @@ static bool is_ending(const struct pm_holder *holder) {
            pm_os_is_ending(holder->pid);
 }
 
-static bool lingers(const char *dir, const struct pm_holder *holder) {
-    struct stat st;
-    return pm_holder_is_gone(holder) && !holder->other && stat(dir, &st) == 0 &&
-           !S_ISDIR(st.st_mode);
+static bool lingers(const struct pm_error *err) {
+    const struct pm_holder *holder = &err->holder;
+    return holder->mapped && !holder->other &&
+           (err->why == PM_WHY_LENT || pm_holder_is_gone(holder));
 }
 
 int pm_heap_open_patient(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
@@ -37,7 +38,7 @@ int pm_heap_open_patient(const char *dir, enum pm_open_mode mode, struct pm_erro
         if (status == PM_OK || !pm_is_busy(err))
             return status;
         if (!is_ending(&err->holder)) {
-            if (!lingers(dir, &err->holder) || pm_os_now_ms() >= begun + LINGERS_MS)
+            if (!lingers(err) || pm_os_now_ms() >= begun + LINGERS_MS)
                 return status;
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
             continue;
