@@ -10,7 +10,7 @@ DOCDIR = $(DATADIR)/doc/pmalloc
 DOCS = $(wildcard docs/*.md)
 RECIPES = $(wildcard tools/recipes/*.recipe)
 MONITORING = $(addprefix tools/monitoring/,pmalloc-exporter alerts.yml dashboard.json)
-SERVICES = $(addprefix tools/services/,pmalloc@.service)
+SERVICES = $(addprefix tools/services/,pmalloc@.service Containerfile statefulset.yaml)
 COMPLETIONS = $(DATADIR)/bash-completion/completions
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \

@@ -3,10 +3,12 @@
 #include "full.h"
 
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdatomic.h>
 #include <sys/statvfs.h>
 
 #include "base/os.h"
+#include "base/os_file.h"
 #include "heap.h"
 
 #define PAUSE_MS 10000
@@ -20,22 +22,38 @@ void pm_full_note(int error) {
         atomic_store_explicit(&refused, error, memory_order_relaxed);
 }
 
-static bool free_bytes(const struct pm_file *file, uint64_t *bytes) {
+struct space {
+    uint64_t all, free; // bytes
+};
+
+static bool find_space(const struct pm_file *file, struct space *space) {
     struct statvfs fs;
     bool known = fstatvfs(file->fd, &fs) == 0 && fs.f_blocks != 0;
-    *bytes = known ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
+    *space = (struct space){0};
+    if (known)
+        *space = (struct space){.all = (uint64_t)fs.f_blocks * fs.f_frsize,
+                                .free = (uint64_t)fs.f_bavail * fs.f_frsize};
     return known;
+}
+
+// In memory a file system has the size that somebody gave it; a container's has 64 MB.
+static const char *enlarge(const struct pm_file *file) {
+    return pm_os_fs_type(file->fd) == TMPFS_MAGIC
+               ? ", enlarge it (mount -o remount,size=; podman and docker run "
+                 "--shm-size)"
+               : "";
 }
 
 void pm_full_say(void) {
     int saved = errno, error = atomic_exchange_explicit(&refused, 0, memory_order_relaxed);
-    uint64_t now = error ? pm_os_now_ms() : 0, until = atomic_load(&quiet_until), bytes;
+    uint64_t now = error ? pm_os_now_ms() : 0, until = atomic_load(&quiet_until);
+    struct space space;
     if (!error || !pm_heap_on_media() || now < until ||
         !atomic_compare_exchange_strong(&quiet_until, &until, now + PAUSE_MS)) {
         errno = saved;
         return;
     }
-    bool known = free_bytes(&pm_heap.shard[0].data, &bytes);
+    bool known = find_space(&pm_heap.shard[0].data, &space);
     if (error == PM_FULL_LIMIT)
         pm_event(PM_EV_LIMIT_REACHED,
                  "the heap %.300s is at its limit of %lu bytes, so malloc returns NULL; "
@@ -50,22 +68,23 @@ void pm_full_say(void) {
     else if (known)
         pm_event(
             PM_EV_NO_SPACE,
-            "no space for the heap %.300s: its file system has %lu bytes free, so malloc "
-            "returns NULL%s; make room there (pmalloc-recover --spare 0 %.300s, if the heap has a "
-            "reserve), or give the heap a directory on another device, while the program "
-            "runs: pmalloc-recover --grow %.300s:DIR",
-            pm_heap.dir, (unsigned long)bytes,
+            "no space for the heap %.300s: its file system has %lu of %lu bytes free, so malloc "
+            "returns NULL%s; make room there%s (pmalloc-recover --spare 0 %.300s, if the heap has a "
+            "reserve), or give the heap a directory on another device, while the program runs: "
+            "pmalloc-recover --grow %.300s:DIR",
+            pm_heap.dir, (unsigned long)space.free, (unsigned long)space.all,
             pm_heap_is_journaled() ? " (commits need room for their journal, too)" : "",
-            pm_heap.dir, pm_heap.dir);
+            enlarge(&pm_heap.shard[0].data), pm_heap.dir, pm_heap.dir);
     errno = saved;
 }
 
 bool pm_full_explains(const void *at) {
-    uint64_t offset = pm_heap_offset(at), bytes;
+    uint64_t offset = pm_heap_offset(at);
+    struct space space;
     if (offset >= pm_range || !pm_heap_on_media())
         return false;
     struct pm_shard *s = pm_shard_at(offset);
-    if (offset - s->offset >= s->frontier || !free_bytes(&s->data, &bytes) || bytes > NOTHING)
+    if (offset - s->offset >= s->frontier || !find_space(&s->data, &space) || space.free > NOTHING)
         return false;
     pm_event(
         PM_EV_NO_SPACE_AT_STORE,
@@ -73,6 +92,6 @@ bool pm_full_explains(const void *at) {
         "free, because others took the space of a block over 2 MiB after malloc had seen it. "
         "Make room and start the program again, or use PMALLOC_RESERVE=strict, so that malloc "
         "takes the space",
-        at, pm_heap.dir, (unsigned long)bytes);
+        at, pm_heap.dir, (unsigned long)space.free);
     return true;
 }

@@ -16,7 +16,7 @@ from conftest import ROOT, said, succeeds
 
 TOOLS = ("sh", "dirname", "sed", "tr", "cut", "head", "env", "cat", "mkdir", "rm")
 SERVERS = ("dnsmasq", "memcached", "mosquitto", "nbdkit", "nginx", "ngircd", "opentracker")
-SERVERS += ("postgresql", "prometheus")
+SERVERS += ("podman", "postgresql", "prometheus")
 
 
 class System:

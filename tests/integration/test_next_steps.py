@@ -371,7 +371,8 @@ def test_a_full_file_system_is_told_of_once(shm):
         line = f"pmalloc: no space for the heap {small}/heap: its file system has "
         told = [text for text in done.stderr.splitlines() if text.startswith("pmalloc: ")]
         assert len(told) == 1 and told[0].startswith(line), done
-        assert "bytes free, so malloc returns NULL; make room there" in told[0]
+        assert "bytes free, so malloc returns NULL; make room there, enlarge it" in told[0]
+        assert f" of {2000 * 4096} bytes" in told[0] and "--shm-size" in told[0]
 
 
 def test_space_of_a_huge_block_that_others_took(shm):
