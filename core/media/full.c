@@ -69,8 +69,8 @@ void pm_full_say(void) {
         pm_event(
             PM_EV_NO_SPACE,
             "no space for the heap %.300s: its file system has %lu of %lu bytes free, so malloc "
-            "returns NULL%s; make room there%s (pmalloc-recover --spare 0 %.300s, if the heap has a "
-            "reserve), or give the heap a directory on another device, while the program runs: "
+            "returns NULL%s; make room there%s (pmalloc-recover --spare 0 %.300s, if the heap has "
+            "a reserve), or give the heap a directory on another device, while the program runs: "
             "pmalloc-recover --grow %.300s:DIR",
             pm_heap.dir, (unsigned long)space.free, (unsigned long)space.all,
             pm_heap_is_journaled() ? " (commits need room for their journal, too)" : "",
