@@ -23,14 +23,15 @@ bool pm_tables_reserve(unsigned arenas, unsigned directories) {
 int pm_tables_extend(struct pm_error *err) {
     unsigned most = pm_shards_most();
     unsigned want = pm_heap.shards < pm_heap.volumes ? pm_heap.volumes : pm_heap.shards;
-    if (want <= most)
-        return PM_OK;
     bool narrow = pm_range < PM_SHARD_RANGE; // there was no room for more
     if (narrow && pm_heap.shards <= most)
         return PM_OK;
-    pm_range = (uint64_t)want << PM_SHARD_SHIFT;
-    if (!narrow && reserve())
+    if (!narrow && !pm_heap_widen_range(want))
         return PM_OK;
+    if (!narrow && reserve()) {
+        pm_shards_limit(); // of the shards that may come
+        return PM_OK;
+    }
     return pm_fail(err, PM_OPERATIONAL,
                    "%s has %u data files, and this process has address space for %u; is "
                    "`ulimit -v` set? unset it",

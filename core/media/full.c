@@ -18,7 +18,7 @@ static _Atomic int refused;
 static _Atomic uint64_t quiet_until;
 
 void pm_full_note(int error) {
-    if (error == ENOSPC || error == EDQUOT || error == PM_FULL_LIMIT)
+    if (error == ENOSPC || error == EDQUOT || error == PM_FULL_LIMIT || error == PM_FULL_ADDRESSES)
         atomic_store_explicit(&refused, error, memory_order_relaxed);
 }
 
@@ -59,6 +59,13 @@ void pm_full_say(void) {
                  "the heap %.300s is at its limit of %lu bytes, so malloc returns NULL; "
                  "pmalloc-recover --grow --size SIZE %.300s raises it while the program runs",
                  pm_heap.dir, (unsigned long)pm_heap.limit, pm_heap.dir);
+    else if (error == PM_FULL_ADDRESSES)
+        pm_event(PM_EV_LIMIT_REACHED,
+                 "the heap %.300s has %u data files of at most PMALLOC_SHARD bytes, and this "
+                 "process has no addresses for another one, so malloc returns NULL; start the "
+                 "program again, for a start takes as many as the heap's limit and directories "
+                 "ask for: at most %u, fewer under `ulimit -v`",
+                 pm_heap.dir, pm_heap.shards, (unsigned)PM_SHARDS);
     else if (error == EDQUOT)
         pm_event(
             PM_EV_NO_SPACE,

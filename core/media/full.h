@@ -10,7 +10,9 @@
 #include <stddef.h>
 
 #define PM_FULL_LIMIT (-1)
-// The file system has refused space, with ENOSPC or EDQUOT; or PM_FULL_LIMIT, the heap's limit has.
+#define PM_FULL_ADDRESSES (-2)
+// The file system has refused space, with ENOSPC or EDQUOT; or PM_FULL_LIMIT, the heap's limit has;
+// or PM_FULL_ADDRESSES, this process has no addresses for another data file.
 void pm_full_note(int error);
 // A request of the program has failed. If space was refused, says so: at the first
 // time, and then once in 10 seconds at most. No lock is held.

@@ -282,7 +282,7 @@ static bool another_shard(unsigned seen, unsigned node, uint64_t pages, uint64_t
         return false;
     pm_lock(&first->lock);
     pm_volumes_look();
-    bool good = pm_heap.length + (pages << PM_PAGE_SHIFT) <= pm_heap.limit &&
+    bool good = pm_heap_may_grow(pages << PM_PAGE_SHIFT) &&
                 !has_addresses(node, (pages + align_pages) << PM_PAGE_SHIFT);
     good = good && (pm_heap.shards > seen || pm_shard_make(node));
     pm_unlock(&first->lock);

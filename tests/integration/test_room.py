@@ -197,6 +197,57 @@ def test_the_limit_rises_while_it_runs(start, shm, mode):
     again.end()
 
 
+def test_a_raised_limit_needs_addresses(start, shm):
+    """Those of a process are chosen at its start. The heap's own limit counts then, too; before
+    that a line says what is short."""
+    heap = shm / "heap"
+    small = {"LIMIT": "8M", "SHARD": "4M"}
+    program = start(heap, **small)
+    program.fill()
+    grow("--grow", "--size", "24M", heap)
+    assert program.ask() == FULL
+    lines = program.end()
+    again = start(heap, **small)
+    assert again.fill() * 4096 > 15 * MB
+    count = again.found + again.kept
+    assert again.end(kill=True)
+    is_there(start, heap, count, **small)
+    assert "is at its limit of 8388608 bytes" in lines[0] and len(lines) == 1, lines
+
+
+def test_addresses_are_out(start, shm):
+    heap = shm / "heap"
+    grown = {"LIMIT": "8M", "SHARD": "4M"}
+    start(heap, **grown).end()
+    program = start(heap, **grown)
+    grow("--grow", "--size", "24M", heap)
+    program.fill()
+    (line,) = program.end()
+    assert "has 2 data files" in line and "no addresses for another one" in line, line
+
+
+def test_directories_after_a_start(start, shm):
+    """Also a heap that has several, and is named by its first one, can get another one; and of
+    several that come at once the next start uses each."""
+    with tmpfs(shm / "first", 3000) as first, tmpfs(shm / "second", 3000) as second:
+        with tmpfs(shm / "third", 3000) as third, tmpfs(shm / "fourth", 3000) as fourth:
+            heap = first / "heap"
+            program = start(heap)
+            program.fill()
+            grow("--grow", f"{heap}:{second / 'more'}:{third / 'more'}")
+            assert program.fill() * 4096 > 8 * MB and program.ask() == FULL
+            count = program.kept
+            assert "no space for the heap" in program.end(kill=True)[0]
+            program = start(heap)
+            assert program.found == count and program.fill() * 4096 > 8 * MB
+            assert (third / "more" / "heap.2").stat().st_blocks
+            grow("--grow", f"{heap}:{fourth / 'more'}")
+            assert program.fill() * 4096 > 8 * MB
+            count = program.found + program.kept
+            program.end(kill=True)
+            is_there(start, heap, count)
+
+
 # ---- the reserve ---------------------------------------------------------------------------------
 
 
@@ -211,8 +262,12 @@ def test_the_reserve_at_a_start(start, shm):
         start(heap, SPARE="2M").end()
         assert (heap / "spare").stat().st_blocks * 512 == 2 * MB
         (line,) = start(heap, SPARE="12M").end()
-        assert "less than twice as much free" in line
+        assert "2097152 bytes are in reserve" in line and "less than twice as much free" in line
         assert (heap / "spare").stat().st_blocks * 512 == 2 * MB
+        done = recover("--spare", "32M", heap)
+        assert done.returncode == 8 and "No space left" in done.stderr
+        assert grow("--spare", "2M", heap)["spare_bytes"] == 2 * MB  # what there was stays
+        assert grow("--spare", "1M", heap)["spare_bytes"] == MB
         grow("--spare", "0", heap)
         (small / "filler").write_bytes(bytes(room(small) - 64 * 1024))
         done = recover("--spare", "8M", heap)

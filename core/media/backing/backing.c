@@ -49,7 +49,17 @@ static bool reserve_within(uint64_t more) {
 }
 
 static bool reserve_length(uint64_t more) {
-    if (reserve_within(more) || (pm_own_limit_look() && reserve_within(more)))
+    uint64_t seen = pm_heap.limit;
+    if (reserve_within(more) || (pm_own_limit_look(seen) && reserve_within(more)))
+        return true;
+    pm_full_note(PM_FULL_LIMIT);
+    return false;
+}
+
+bool pm_heap_may_grow(uint64_t more) {
+    uint64_t seen = pm_heap.limit;
+    if (pm_heap.length + more <= seen ||
+        (pm_own_limit_look(seen) && pm_heap.length + more <= pm_heap.limit))
         return true;
     pm_full_note(PM_FULL_LIMIT);
     return false;

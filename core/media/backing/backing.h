@@ -36,6 +36,8 @@ enum pm_backing pm_backing(void);
 // Moves the frontier to `bytes` after the shard's first byte. False: it would pass a limit, or the
 // file system refuses, or the file would become shorter while it is pinned.
 bool pm_shard_set_frontier(struct pm_shard *s, uint64_t bytes);
+// Whether the heap's limit allows so many bytes more.
+bool pm_heap_may_grow(uint64_t more);
 // Under PMALLOC_COMMIT: makes the data file no longer than this.
 bool pm_shard_cut(struct pm_shard *s, uint64_t bytes);
 // Allocates space for [offset, offset + len), so that touching it cannot fail for lack of space.

@@ -32,10 +32,12 @@ uint64_t pm_own_limit(void) {
     return pm_parse_size(text, &bytes) ? bytes : 0;
 }
 
-bool pm_own_limit_look(void) {
+bool pm_own_limit_look(uint64_t seen) {
     uint64_t now = pm_heap.limit;
     uint64_t own = pm_heap_on_media() ? pm_own_limit() & ~(PM_REGION_SIZE - 1) : 0;
-    return own > now && atomic_compare_exchange_strong(&pm_heap.limit, &now, own);
+    while (own > now && !atomic_compare_exchange_weak(&pm_heap.limit, &now, own)) {
+    }
+    return pm_heap.limit > seen;
 }
 
 int pm_own_limit_set(uint64_t bytes, struct pm_error *err) {

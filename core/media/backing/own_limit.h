@@ -17,9 +17,9 @@
 
 // Of the heap whose directory is open; 0: it has none.
 uint64_t pm_own_limit(void);
-// Whether the limit of the heap, which this process has open, has become higher since the start or
-// the last call. Takes no lock; any thread may call it.
-bool pm_own_limit_look(void);
+// Whether the limit of the heap, which this process has open, is higher now than the one that the
+// caller saw. Of several threads that see it at once each is told. Takes no lock.
+bool pm_own_limit_look(uint64_t seen);
 // For a tool: sets it. The program may run.
 int pm_own_limit_set(uint64_t bytes, struct pm_error *err);
 

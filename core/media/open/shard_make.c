@@ -29,6 +29,7 @@
 #include "media/backing/work_copy.h"
 #include "media/core_dump.h"
 #include "media/feature.h"
+#include "media/full.h"
 #include "media/log/log.h"
 #include "media/log/log_chunks.h"
 #include "media/persist.h"
@@ -222,8 +223,12 @@ bool pm_shard_make(unsigned node) {
     unsigned n = pm_heap.shards;
     struct pm_shard *s = &pm_heap.shard[n < PM_SHARDS ? n : 0];
     int saved = errno;
-    if (n >= pm_shards_most() || pm_heap.readonly || pm_heap_is_fixed())
+    if (pm_heap.readonly || pm_heap_is_fixed())
         return false;
+    if (n >= pm_shards_most()) {
+        pm_full_note(PM_FULL_ADDRESSES);
+        return false;
+    }
     if (!pm_heap_on_media()) {
         pm_shard_is_anonymous(s, 0);
     } else if (!make_files_somewhere(s, n, node)) {

@@ -27,19 +27,22 @@ uint64_t pm_spare_bytes(void) {
 
 static bool drop(void) { return unlinkat(pm_heap.dir_fd, NAME, 0) == 0 || errno == ENOENT; }
 
-// Without a sync: after a kill or a power failure less may be there, and the next start looks.
+// Without a sync: after a kill or a power failure less may be there, and the next start looks. What
+// was there before stays if there is no room for more.
 static bool make(uint64_t bytes) {
-    int fd =
-        drop() ? openat(pm_heap.dir_fd, NAME, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    struct stat st;
+    int fd = openat(pm_heap.dir_fd, NAME, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
+                    0600);
     if (fd < 0)
         return false;
+    off_t before = fstat(fd, &st) == 0 ? st.st_size : 0;
     struct pm_file_room room = pm_file_room(bytes);
-    bool good = room.good && pm_space_allocate(fd, 0, 0, bytes);
+    bool good = room.good && pm_space_allocate(fd, 0, 0, bytes) && ftruncate(fd, (off_t)bytes) == 0;
     pm_file_room_end(room);
     int saved = errno;
-    close(fd);
-    if (!good)
+    if (!good && (before == 0 || ftruncate(fd, before) != 0))
         drop();
+    close(fd);
     errno = saved;
     return good;
 }
@@ -65,10 +68,11 @@ void pm_spare_begin(void) {
         return;
     if (!has_twice(want))
         pm_event(PM_EV_NO_SPARE,
-                 "PMALLOC_SPARE: nothing is in reserve for the heap %.300s: its file system has "
-                 "less than twice as much free; make room there",
-                 pm_heap.dir);
+                 "PMALLOC_SPARE: %lu bytes are in reserve for the heap %.300s, not %lu: its file "
+                 "system has less than twice as much free; make room there",
+                 (unsigned long)pm_spare_bytes(), pm_heap.dir, (unsigned long)want);
     else if (pm_spare_set(want, &err) != PM_OK)
-        pm_event(PM_EV_NO_SPARE, "PMALLOC_SPARE: nothing is in reserve: %s", err.text);
+        pm_event(PM_EV_NO_SPARE, "PMALLOC_SPARE: %lu bytes are in reserve, not %lu: %s",
+                 (unsigned long)pm_spare_bytes(), (unsigned long)want, err.text);
     errno = saved;
 }
