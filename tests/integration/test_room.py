@@ -130,6 +130,22 @@ def test_another_directory_while_it_runs(start, shm, mode):
         is_there(start, heap, program.kept, **mode)
 
 
+def test_metrics_are_of_the_least_full_file_system(start, shm):
+    def medium(heap):
+        info = run([tool("pmalloc-info"), "--metrics", heap], preload=False).stdout
+        return [line.split()[1] for line in info.splitlines() if "medium_bytes{" in line]
+
+    with tmpfs(shm / "first", 1000) as first, tmpfs(shm / "second", 3000) as second:
+        heap = first / "heap"
+        program = start(heap)
+        program.fill()
+        assert medium(heap) == [str(1000 * 4096)]
+        grow("--grow", f"{heap}:{second / 'more'}")
+        assert medium(heap) == [str(3000 * 4096)]
+        program.end()
+        assert medium(heap) == [str(3000 * 4096)]
+
+
 def test_a_directory_that_cannot_be_had(start, shm):
     """It is another kind of medium, not empty, or gone when the program looks: that is said once,
     and the program goes on."""
@@ -157,6 +173,19 @@ def test_a_directory_that_cannot_be_had(start, shm):
         lines = program.end()
         assert sum("the heap goes on without this directory" in line for line in lines) == 1, lines
         is_there(start, heap, program.kept)
+
+
+def test_only_grow_adds_a_directory(start, shm):
+    heap = shm / "heap"
+    start(heap).end()
+    done = recover("--spare", "1M", f"{heap}:{shm / 'new'}")
+    assert done.returncode == 8 and "is no directory of the heap" in done.stderr, said(done)
+    assert not (shm / "new").exists() and not (heap / "spare").exists()
+    done = recover("--grow", f"{shm / 'missing'}:{shm / 'new'}")
+    assert done.returncode == 8 and f"{shm / 'missing'}: cannot open" in done.stderr, said(done)
+    assert grow("--grow", "--size", "16T", f"{heap}:{shm / 'new'}")["limit_bytes"] == 1 << 44
+    assert grow("--spare", "1M", f"{heap}:{shm / 'new'}")["spare_bytes"] == MB
+    is_there(start, heap, 0)
 
 
 def test_at_rest_and_by_several(start, shm):
@@ -311,6 +340,8 @@ def test_wrong_settings(notes, shm, settings, text):
         (["--spare", "lots"], "'lots' is no size"),
         (["--spare", "0", "--check"], "--spare goes with"),
         (["--size", "1G"], "--size and --force are for"),
+        (["--grow", "--size", "17T"], "4M to 16T"),
+        (["--grow", "--size", "1M"], "4M to 16T"),
     ],
 )
 def test_wrong_words(start, shm, words, text):

@@ -35,17 +35,19 @@ bool room_is_for(const char *heap) {
     char first[sizeof pm_heap.dir];
     struct stat st;
     first_name(heap, first);
-    return stat(first, &st) == 0 && S_ISDIR(st.st_mode);
+    // A file grows alone: what has a directory behind it, and is missing, is to be a directory.
+    return stat(first, &st) == 0 ? S_ISDIR(st.st_mode) : heap[pm_volume_first(heap)] != '\0';
 }
 
-// A heap that is being made or opened is not whole at times.
-static int open_heap(const char *heap, struct pm_error *err) {
+// A heap that is being made or opened is not whole at times. Directories that are not to be added
+// must be the heap's.
+static int open_heap(const struct room_request *q, struct pm_error *err) {
     const struct timespec pause = {.tv_nsec = TRY_NS};
     char first[sizeof pm_heap.dir];
     int status = PM_OK;
-    first_name(heap, first);
+    first_name(q->heap, first);
     for (int i = 0; i < TRIES; i++) {
-        status = pm_heap_open(first, PM_OPEN_LOOK, false, err);
+        status = pm_heap_open(q->grow ? first : q->heap, PM_OPEN_LOOK, false, err);
         if (status == PM_OK || err->why == PM_WHY_FOREIGN)
             break;
         nanosleep(&pause, NULL);
@@ -68,8 +70,18 @@ static int add_directories(const char *heap, struct pm_error *err) {
     return status;
 }
 
+static int check_limit(uint64_t limit, struct pm_error *err) {
+    if (!limit || (limit >= PM_REGION_SIZE && limit <= PM_SHARDS * PM_SHARD_RANGE))
+        return PM_OK;
+    return pm_fail(err, PM_USAGE,
+                   "--size %lu: a heap may be 4M to 16T large, as PMALLOC_LIMIT has it",
+                   (unsigned long)limit);
+}
+
 static int work(const struct room_request *q, struct pm_error *err) {
-    int status = open_heap(q->heap, err);
+    int status = check_limit(q->limit, err);
+    if (status == PM_OK)
+        status = open_heap(q, err);
     if (status != PM_OK)
         return status;
     if (pm_fixed_is_open())
@@ -79,7 +91,7 @@ static int work(const struct room_request *q, struct pm_error *err) {
     // First, for it may be what is missing.
     if (q->spares)
         status = pm_spare_set(q->spare, err);
-    if (status == PM_OK)
+    if (status == PM_OK && q->grow)
         status = add_directories(q->heap, err);
     if (status == PM_OK && q->limit)
         status = pm_own_limit_set(q->limit, err);

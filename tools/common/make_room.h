@@ -15,7 +15,7 @@ struct room_request {
     uint64_t limit, spare; // 0: the limit stays; there is to be no space in reserve
     bool json;
 };
-// Whether the first name is a directory: --grow is for heaps in files and devices, too.
+// Whether the heap is one in directories: --grow is for heaps in files and devices, too.
 bool room_is_for(const char *heap);
 // Makes it, and reports. Returns the exit status.
 int make_room(const struct room_request *q);

@@ -15,6 +15,7 @@
 #include "base/os.h"
 #include "media/backing/fixed.h"
 #include "media/backing/volume.h"
+#include "media/backing/volume_file.h"
 #include "media/commit/journal_files.h"
 #include "media/heap.h"
 #include "media/log/log.h"
@@ -179,12 +180,32 @@ static int look_at_super(struct look *look, struct pm_error *err) {
     return PM_OK;
 }
 
-static void look_at_medium(struct look *look) {
+// Keeps the least full of the file systems, as PMALLOC_WARN does: the heap grows there.
+static void look_at_file_system(struct look *look, int fd) {
     struct statvfs fs;
+    if (fd < 0 || fstatvfs(fd, &fs) != 0)
+        return;
+    uint64_t bytes = (uint64_t)fs.f_blocks * fs.f_frsize,
+             left = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (look->medium_bytes &&
+        (double)left * (double)look->medium_bytes <= (double)look->medium_free * (double)bytes)
+        return;
+    look->medium_bytes = bytes;
+    look->medium_free = left;
+}
+
+static void look_at_medium(struct look *look) {
     look->medium_bytes = look->medium_free = 0;
-    if (!pm_fixed_is_open() && fstatvfs(heap_fd, &fs) == 0) {
-        look->medium_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
-        look->medium_free = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (!pm_fixed_is_open())
+        look_at_file_system(look, heap_fd);
+    for (unsigned k = 1; !pm_fixed_is_open() && k < PM_VOLUMES; k++) {
+        char name[] = PM_VOLUME_FILE ".0";
+        name[sizeof name - 2] = (char)('0' + k);
+        int fd = openat(heap_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+            break;
+        look_at_file_system(look, fd);
+        close(fd);
     }
     for (unsigned i = 0; pm_fixed_is_open() && i < pm_heap.shards; i++) {
         const struct pm_file *data = &pm_heap.shard[i].data;

@@ -27,6 +27,16 @@ uint64_t pm_spare_bytes(void) {
 
 static bool drop(void) { return unlinkat(pm_heap.dir_fd, NAME, 0) == 0 || errno == ENOENT; }
 
+// Asked first: ext4 takes all that there is before it says that this is too little.
+static bool may_fit(uint64_t bytes, uint64_t there) {
+    struct statvfs fs;
+    bool known = fstatvfs(pm_heap.dir_fd, &fs) == 0 && fs.f_blocks != 0;
+    if (!known || bytes <= there + (uint64_t)fs.f_bavail * fs.f_frsize)
+        return true;
+    errno = ENOSPC;
+    return false;
+}
+
 // Without a sync: after a kill or a power failure less may be there, and the next start looks. What
 // was there before stays if there is no room for more.
 static bool make(uint64_t bytes) {
@@ -35,9 +45,11 @@ static bool make(uint64_t bytes) {
                     0600);
     if (fd < 0)
         return false;
-    off_t before = fstat(fd, &st) == 0 ? st.st_size : 0;
+    bool known = fstat(fd, &st) == 0;
+    off_t before = known ? st.st_size : 0;
     struct pm_file_room room = pm_file_room(bytes);
-    bool good = room.good && pm_space_allocate(fd, 0, 0, bytes) && ftruncate(fd, (off_t)bytes) == 0;
+    bool good = room.good && may_fit(bytes, known ? (uint64_t)st.st_blocks * 512 : 0) &&
+                pm_space_allocate(fd, 0, 0, bytes) && ftruncate(fd, (off_t)bytes) == 0;
     pm_file_room_end(room);
     int saved = errno;
     if (!good && (before == 0 || ftruncate(fd, before) != 0))
