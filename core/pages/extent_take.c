@@ -280,11 +280,14 @@ static bool another_shard(unsigned seen, unsigned node, uint64_t pages, uint64_t
     if (pages > PM_ENTRY_PAGES_MAX || align_pages > PM_ENTRY_PAGES_MAX ||
         pages << PM_PAGE_SHIFT > pm_shard_room())
         return false;
+    uint64_t bytes = pages << PM_PAGE_SHIFT, aligned = (pages + align_pages) << PM_PAGE_SHIFT;
+    unsigned volumes = pm_volumes_arrived();
+    if (volumes == pm_heap.volumes && (!pm_heap_may_grow(bytes) || has_addresses(node, aligned)))
+        return false;
     pm_lock(&first->lock);
-    pm_volumes_look();
-    bool good = pm_heap_may_grow(pages << PM_PAGE_SHIFT) &&
-                !has_addresses(node, (pages + align_pages) << PM_PAGE_SHIFT);
-    good = good && (pm_heap.shards > seen || pm_shard_make(node));
+    pm_heap.volumes = volumes > pm_heap.volumes ? volumes : pm_heap.volumes;
+    bool good = pm_heap_may_grow(bytes) && !has_addresses(node, aligned) &&
+                (pm_heap.shards > seen || pm_shard_make(node));
     pm_unlock(&first->lock);
     return good;
 }

@@ -21,6 +21,7 @@
 #include "commit_bound.h"
 #include "commit_cost.h"
 #include "kernel_stores.h"
+#include "media/backing/commit_room.h"
 #include "media/backing/volume.h"
 #include "media/backing/work_copy.h"
 #include "media/commit/commit.h"
@@ -273,11 +274,15 @@ static int take_and_finish(enum instant instant, bool rounds) {
 // There was no instant for it, which is no failure.
 static bool comes_later(int error) { return error == EAGAIN || error == EBUSY || error == ETIME; }
 
+static bool is_lack_of_room(int error) {
+    return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
 // With the commit lock.
 static int make(enum instant instant) {
     if (!may_be_made())
         return ENOTSUP;
-    uint64_t since = pm_os_now_ns();
+    uint64_t since = pm_os_now_ns(), length = pm_heap.length;
     int error = pm_removed(true) ? mend_removed() : 0;
     if (!error)
         error = take_and_finish(instant, true);
@@ -285,6 +290,8 @@ static int make(enum instant instant) {
         error = take_and_finish(instant, false);
     if (error && !comes_later(error))
         pm_commit_has_failed();
+    if (!error || is_lack_of_room(error))
+        pm_commit_found_room(!error, length);
     if (error)
         return error;
     pm_commit_cut();

@@ -202,6 +202,25 @@ def test_at_rest_and_by_several(start, shm):
     is_there(start, heap, 0)
 
 
+@pytest.mark.parametrize("commit", ["output", "20ms"])
+def test_commits_keep_their_room_where_data_lie_elsewhere(shm, commit):
+    """The second directory has room for data, but the journal lies in the first one: what has
+    changed since the last commit must find room there."""
+    flood = compiled("flood.c", "-pthread")
+    with tmpfs(shm / "first", 10_000) as first, tmpfs(shm / "second", 20_000) as second:
+        heap = first / "heap"
+        settings = {"HEAP": f"{heap}:{second / 'more'}", "ROOTS": "newest", "COMMIT_PAGES": "256"}
+        env = environment(COMMIT=commit, **settings)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen([flood, "1.2"], env=env, text=True, **pipes) as process:
+            count = int(process.stdout.readline())
+            time.sleep(0.2)
+            process.kill()
+            assert "No space left" not in process.communicate()[1]
+        settings["HEAP"] = heap
+        assert int(run([flood], COMMIT=commit, **settings).stdout) == count > 1000
+
+
 # ---- the limit -----------------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@
 // the commit is being made.
 #define BOUNDS 2u
 #define UNSEEN ((uint64_t)16 << 20)
+// What the heap had taken before the last commit, and the program has stored to since.
+#define LATER ((uint64_t)12 << 20)
 // A large medium keeps a part of itself free for a commit, and no more: commits of many gigabytes
 // are rare, and one that fails for want of room is made later.
 #define PART 8u
@@ -52,10 +54,24 @@ static uint64_t in_files(void) {
     return sum;
 }
 
-// Pages of one commit, their headers, and changed metadata.
+static _Atomic uint64_t committed; // how long the heap was at the last commit
+static _Atomic bool is_short;      // that one found no room
+
+void pm_commit_found_room(bool found, uint64_t length) {
+    if (found)
+        atomic_store_explicit(&committed, length, memory_order_relaxed);
+    if (atomic_load_explicit(&is_short, memory_order_relaxed) == found)
+        atomic_store_explicit(&is_short, !found, memory_order_relaxed);
+}
+
+// Pages of one commit, their headers, and changed metadata. What has grown since the last commit is
+// changed, too: where that lies on another medium, nothing else would bound it.
 static uint64_t needed(uint64_t fresh) {
     uint64_t length = atomic_load_explicit(&pm_heap.length, memory_order_relaxed);
-    uint64_t bytes = least(least(length, in_files() + fresh), BOUNDS * bound() + UNSEEN);
+    uint64_t before = atomic_load_explicit(&committed, memory_order_relaxed);
+    uint64_t grown = length > before ? length - before : 0;
+    uint64_t unseen = grown + LATER > UNSEEN ? grown + LATER : UNSEEN;
+    uint64_t bytes = least(least(length, in_files() + fresh), BOUNDS * bound() + unseen);
     return bytes + bytes / 16 + SPARE;
 }
 
@@ -74,6 +90,8 @@ static bool room(uint64_t *bytes, uint64_t *all) {
 
 bool pm_commit_has_room(uint64_t fresh, uint64_t taken) {
     uint64_t has, all;
+    if (atomic_load_explicit(&is_short, memory_order_relaxed))
+        return false;
     int saved = errno;
     bool good =
         !room(&has, &all) ||

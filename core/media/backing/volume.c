@@ -422,19 +422,19 @@ int pm_volume_add(const char *path, unsigned *number, struct pm_error *err) {
     return status;
 }
 
-bool pm_volumes_look(void) {
-    static bool told;
+unsigned pm_volumes_arrived(void) {
+    static _Atomic bool told;
     struct pm_error err;
-    if (!pm_heap_on_media() || pm_heap.volumes == PM_VOLUMES || pm_fixed_is_open() ||
-        pm_heap.nameless || !pm_dir_ready() ||
-        link_exists(pm_heap.dir_fd, pm_heap.volumes) != PM_IS_THERE)
-        return false;
-    bool good = pm_file_ready(&pm_heap.super_file) && check_link(pm_heap.volumes, &err) == PM_OK;
-    if (good)
-        pm_heap.volumes++;
-    else if (!told && (told = true))
+    unsigned k = pm_heap.volumes;
+    if (!pm_heap_on_media() || k == PM_VOLUMES || pm_fixed_is_open() || pm_heap.nameless ||
+        !pm_dir_ready() || link_exists(pm_heap.dir_fd, k) != PM_IS_THERE ||
+        !pm_file_ready(&pm_heap.super_file))
+        return k;
+    if (check_link(k, &err) == PM_OK)
+        return k + 1;
+    if (!atomic_exchange(&told, true))
         pm_event(PM_EV_OPEN_FAILED, "%s; the heap goes on without this directory", err.text);
-    return good;
+    return k;
 }
 
 // ---- shards -------------------------------------------------------------------------------------

@@ -33,12 +33,13 @@ unsigned pm_volume_count(const char *text);
 int pm_volumes_open(const char *more, enum pm_open_mode mode, struct pm_error *err);
 // For a tool: makes `path` the next volume of the heap, if it is none yet, and tells its number.
 // Another process may have the heap open. It takes the volume when it finds no room
-// (pm_volumes_look()), or its next start does. Of tools at the same time one waits for the other,
-// by a lock of the file roots, which nobody else takes.
+// (pm_volumes_arrived()), or its next start does. Of tools at the same time one waits for the
+// other, by a lock of the file roots, which nobody else takes.
 int pm_volume_add(const char *path, unsigned *number, struct pm_error *err);
-// Whether the heap, which this process has open, has got another volume since. One that cannot be
-// used is said once. The extent lock of shard 0 is held.
-bool pm_volumes_look(void);
+// How many volumes the heap, which this process has open, has with one that has come since. One
+// that cannot be used is said once. No lock is held: what is said may start a command
+// (event_hook.h).
+unsigned pm_volumes_arrived(void);
 
 // Sets the names of a shard's files for a volume.
 void pm_shard_set_volume(unsigned shard, unsigned volume);
