@@ -50,6 +50,10 @@ UNREACHED = {
         "pm_make_durable(at, c->bytes);",
     ): "strings that a new build lacks; no word leads to them before a later commit",
     (
+        "pm_own_limit_set",
+        "renameat(pm_heap.dir_fd, new, pm_heap.dir_fd, name) == 0 &&",
+    ): "a tool's limit, which no data depend on; a cut before it leaves the one before",
+    (
         "check_empty",
         "pm_commit_u64(&pm_heap.super->state.applied, 0);",
     ): "`--at good` of a removed journal; a cut before it leaves the heap refused, as it was",

@@ -214,6 +214,16 @@ def test_real_programs_of_mimalloc_bench(program, tmp_path):
     assert done.returncode == 0, said(done)
 
 
+def test_starts_of_what_has_moved(tmp_path):
+    """It checks each time that words were changed, and lead where they should."""
+    out = tmp_path / "out"
+    argv = [ROOT / "scripts/moved-bench", "--objects=3000", "--runs=1", f"--json={out}"]
+    done = run([sys.executable, *argv], preload=False)
+    assert done.returncode == 0, said(done)
+    times = json.loads(out.read_text())["seconds"]
+    assert set(times) == {"nothing has moved", "all has moved", "another build"}
+
+
 # ---- The programs.
 
 
@@ -240,6 +250,7 @@ def test_every_program_answers_alike(threads, tmp_path):
         "forkcost",
         "gatecost",
         "lockcost",
+        "moved",
         "pages",
         "precision",
     }
