@@ -212,15 +212,18 @@ char pm_os_state(pid_t pid) {
     return at && at[1] ? at[2] : '\0';
 }
 
-// Reads a thread's `stat` or `status` in /proc into `text`; "": it cannot be read.
-static void read_task(pid_t pid, const char *task, const char *file, char *text, size_t size) {
+// Reads a thread's `stat` or `status` in /proc into `text`; "": it cannot be read. False: the
+// thread has gone.
+static bool read_task(pid_t pid, const char *task, const char *file, char *text, size_t size) {
     char path[320];
     snprintf(path, sizeof path, "/proc/%d/task/%s/%s", (int)pid, task, file);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : read(fd, text, size - 1);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
+    bool there = got >= 0 || (errno != ENOENT && errno != ESRCH);
     if (fd >= 0)
         close(fd);
     text[got > 0 ? got : 0] = '\0';
+    return there;
 }
 
 // Whether SIGKILL is in the set of signals in this line of a `status` file.
@@ -231,10 +234,12 @@ static bool kill_pending(const char *status, const char *line) {
 
 static bool task_is_ending(pid_t pid, const char *task) {
     char text[4096];
-    read_task(pid, task, "stat", text, sizeof text);
+    if (!read_task(pid, task, "stat", text, sizeof text))
+        return true;
     if (pm_os_stat_number(text, PM_STAT_FLAGS) & (PM_STAT_EXITING | PM_STAT_SIGNALED))
         return true;
-    read_task(pid, task, "status", text, sizeof text);
+    if (!read_task(pid, task, "status", text, sizeof text))
+        return true;
     return kill_pending(text, "\nSigPnd:") || kill_pending(text, "\nShdPnd:");
 }
 

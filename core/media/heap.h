@@ -66,8 +66,8 @@ extern struct pm_heap pm_heap;
 
 // Where the heap lies in this process and how far it can reach. Both are fixed once the allocator
 // has started. A persistent heap always lies at PM_HEAP_BASE. Volatile memory may lie wherever
-// there is room. The range is PM_HEAP_RANGE, or less where address space is limited (`ulimit -v`,
-// valgrind).
+// there is room. The range is that of two shards or more, so that another directory can come, or
+// less where address space is limited (`ulimit -v`, valgrind).
 extern uint64_t pm_base, pm_range;
 
 // The addresses that each shard has in this process: less than on media where address space is

@@ -110,7 +110,7 @@ void reset_init(void) {
 void reset(void) {
     size_t bss = (size_t)(__stop_pm_bss - __start_pm_bss);
     pm_heap_release();
-    __real_munmap((void *)(uintptr_t)PM_HEAP_BASE, PM_HEAP_RANGE);
+    __real_munmap((void *)(uintptr_t)PM_HEAP_BASE, PM_SHARDS * PM_SHARD_RANGE);
     for (int i = 0; i < TABLES; i++)
         if (tables[i].used)
             empty(&tables[i]);

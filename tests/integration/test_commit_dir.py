@@ -91,7 +91,7 @@ def test_refusals(program, heap, folder):
 def test_the_same_directory_by_another_path(program, folder):
     """PMALLOC_HEAP does no harm then. The line of another heap says that it may be removed."""
     where = folder / "heap"
-    succeeds(run([program, "churn", 1, 50], HEAP=where, ROOTS=ROOTS))
+    succeeds(run([program, "churn", 1, 600], HEAP=where, ROOTS=ROOTS))
     (folder / "link").symlink_to(folder)
     for other in (f"{where}/", folder / "link" / "heap"):
         settings = with_dir(other, folder, "api")

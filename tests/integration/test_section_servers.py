@@ -243,7 +243,8 @@ def test_without_patience_memcached_is_torn(shm, tmp_path, commit):
     """The other test checks something."""
     known("memcached")
     with pytest.raises(Torn):
-        run_memcached(shm, tmp_path, commit, 30, COMMIT_PATIENCE=0)
+        # Most commits of `output` come where threads wait, so few tear anything.
+        run_memcached(shm, tmp_path, commit.replace("output", "output:0"), 30, COMMIT_PATIENCE=0)
 
 
 # ---- a server in C++ ----------------------------------------------------------------------------

@@ -90,7 +90,8 @@ static bool room(uint64_t *bytes, uint64_t *all) {
 
 bool pm_commit_has_room(uint64_t fresh, uint64_t taken) {
     uint64_t has, all;
-    if (atomic_load_explicit(&is_short, memory_order_relaxed))
+    // A part of a fixed medium has its room for good: waiting brings none.
+    if (!pm_heap.journal.length && atomic_load_explicit(&is_short, memory_order_relaxed))
         return false;
     int saved = errno;
     bool good =

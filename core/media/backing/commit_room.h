@@ -23,7 +23,7 @@
 // is as long already as it will be. True also if the system does not tell.
 bool pm_commit_has_room(uint64_t fresh, uint64_t taken);
 // After a commit: whether there was room for it, and how long the heap was before its instant.
-// While there is none, the heap does not grow.
+// While there is none, a heap in directories does not grow.
 void pm_commit_found_room(bool found, uint64_t length);
 
 #endif

@@ -33,11 +33,17 @@ static bool lingers(const struct pm_error *err) {
 int pm_heap_open_patient(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
     const struct timespec tick = {.tv_nsec = 1000000};
     uint64_t begun = pm_os_now_ms(), end = begun + PATIENCE_MS;
+    bool tried = false; // since the holder has gone
     for (;;) {
         int status = pm_heap_open(dir, mode, false, err);
         if (status == PM_OK || !pm_is_busy(err))
             return status;
         if (!is_ending(&err->holder)) {
+            // It may have ended since it kept the lock from us.
+            bool again = !tried && pm_holder_is_gone(&err->holder);
+            tried |= again;
+            if (again)
+                continue;
             if (!lingers(err) || pm_os_now_ms() >= begun + LINGERS_MS)
                 return status;
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
