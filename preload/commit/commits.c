@@ -56,6 +56,7 @@ int pm_commits_begin(bool alone, struct pm_error *err) {
                        "%s: PMALLOC_COMMIT: no memory to hold threads with; see `ulimit -d`, "
                        "`ulimit -v` and vm.overcommit_memory, or unset PMALLOC_COMMIT",
                        pm_heap.dir);
+    pm_commit_found_room(true, pm_heap.length); // the files have it all
     if (pm_options.commit_patience.number)
         pm_sections_begin();
     pm_rounds_unseen = kernel_stores;
