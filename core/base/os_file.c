@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -159,6 +160,16 @@ bool pm_os_file_id(int fd, struct pm_os_file_id *out) {
 uint64_t pm_os_fs_type(int fd) {
     struct statfs fs;
     return fstatfs(fd, &fs) == 0 ? (uint64_t)fs.f_type : 0;
+}
+
+bool pm_os_space(int fd, struct pm_os_space *out) {
+    struct statvfs fs;
+    if (fstatvfs(fd, &fs) != 0)
+        return false;
+    out->all = (uint64_t)fs.f_blocks * fs.f_frsize;
+    out->used = ((uint64_t)fs.f_blocks - fs.f_bfree) * fs.f_frsize;
+    out->free = (uint64_t)fs.f_bavail * fs.f_frsize;
+    return true;
 }
 
 // Not readdir(), which allocates.

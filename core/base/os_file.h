@@ -66,6 +66,14 @@ bool pm_os_file_id(int fd, struct pm_os_file_id *out);
 // The type of the file system, statfs.f_type; 0: it is not known.
 uint64_t pm_os_fs_type(int fd);
 
+// What a file system has, in bytes. Whoever is not root may take what is free; what only root may
+// take is neither that nor used. `all` is 0 where there is no end: a tmpfs without a size.
+struct pm_os_space {
+    uint64_t all, used, free;
+};
+// False, with errno.
+bool pm_os_space(int fd, struct pm_os_space *out);
+
 // Fills the buffer with the directory's next entries, as many as fit. Returns their bytes, 0 at the
 // end, -1 with errno. `size` is at least 512, and the buffer aligned to 8.
 ssize_t pm_os_read_entries(int fd, char *buffer, size_t size);

@@ -2,12 +2,11 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "nearly_full.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <sys/statvfs.h>
 
 #include "base/options.h"
+#include "base/os_file.h"
 #include "media/backing/file.h"
 #include "media/backing/fixed.h"
 #include "pages/shard_extents.h"
@@ -41,13 +40,10 @@ static struct use of_limit(void) {
 
 // As df counts it: what only root may use is in use.
 static struct use of_file_system(struct pm_shard *s) {
-    struct statvfs fs;
-    struct use u = {0, 0};
-    if (s->data.length || !pm_file_ready(&s->data) || fstatvfs(s->data.fd, &fs) != 0)
-        return u;
-    u.used = ((uint64_t)fs.f_blocks - fs.f_bfree) * fs.f_frsize;
-    u.all = u.used + (uint64_t)fs.f_bavail * fs.f_frsize;
-    return u;
+    struct pm_os_space space;
+    if (s->data.length || !pm_file_ready(&s->data) || !pm_os_space(s->data.fd, &space))
+        return (struct use){0, 0};
+    return (struct use){space.used, space.used + space.free};
 }
 
 static struct use of_file_systems(void) {
@@ -89,7 +85,6 @@ void pm_nearly_full_look(uint64_t now) {
     if (!from || now - seen < EACH_MS || !pm_heap_on_media() ||
         !atomic_compare_exchange_strong(&last, &seen, now))
         return;
-    int saved = errno;
     struct use limit = of_limit(), disk = of_file_systems();
     unsigned most = percent(limit) > percent(disk) ? percent(limit) : percent(disk);
     unsigned wanted = next ? next : from;
@@ -99,5 +94,4 @@ void pm_nearly_full_look(uint64_t now) {
     } else if (most + FALLS < from) {
         next = 0;
     }
-    errno = saved;
 }

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <linux/magic.h>
 #include <stdatomic.h>
-#include <sys/statvfs.h>
 
 #include "base/os.h"
 #include "base/os_file.h"
@@ -22,18 +21,8 @@ void pm_full_note(int error) {
         atomic_store_explicit(&refused, error, memory_order_relaxed);
 }
 
-struct space {
-    uint64_t all, free; // bytes
-};
-
-static bool find_space(const struct pm_file *file, struct space *space) {
-    struct statvfs fs;
-    bool known = fstatvfs(file->fd, &fs) == 0 && fs.f_blocks != 0;
-    *space = (struct space){0};
-    if (known)
-        *space = (struct space){.all = (uint64_t)fs.f_blocks * fs.f_frsize,
-                                .free = (uint64_t)fs.f_bavail * fs.f_frsize};
-    return known;
+static bool find_space(const struct pm_file *file, struct pm_os_space *space) {
+    return pm_os_space(file->fd, space) && space->all != 0;
 }
 
 // In memory a file system has the size that somebody gave it; a container's has 64 MB.
@@ -47,7 +36,7 @@ static const char *enlarge(const struct pm_file *file) {
 void pm_full_say(void) {
     int saved = errno, error = atomic_exchange_explicit(&refused, 0, memory_order_relaxed);
     uint64_t now = error ? pm_os_now_ms() : 0, until = atomic_load(&quiet_until);
-    struct space space;
+    struct pm_os_space space;
     if (!error || !pm_heap_on_media() || now < until ||
         !atomic_compare_exchange_strong(&quiet_until, &until, now + PAUSE_MS)) {
         errno = saved;
@@ -87,7 +76,7 @@ void pm_full_say(void) {
 
 bool pm_full_explains(const void *at) {
     uint64_t offset = pm_heap_offset(at);
-    struct space space;
+    struct pm_os_space space;
     if (offset >= pm_range || !pm_heap_on_media())
         return false;
     struct pm_shard *s = pm_shard_at(offset);

@@ -3,9 +3,9 @@
 #include "rebased.h"
 
 #include <stddef.h>
-#include <time.h>
 
 #include "base/crc.h"
+#include "media/commit/commit.h"
 #include "media/journal/instants_format.h"
 #include "media/objects_format.h"
 #include "media/outside_format.h"
@@ -28,11 +28,9 @@ bool pm_rebased_read(const struct pm_state *state, struct pm_rebased *out) {
 
 void pm_rebased_count(struct pm_state *state, uint64_t words, bool other_build) {
     struct pm_rebased r;
-    struct timespec now;
     if (!pm_rebased_read(state, &r))
         r = (struct pm_rebased){0};
-    clock_gettime(CLOCK_REALTIME, &now);
-    r.time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    r.time = pm_commit_clock();
     r.words = words;
     r.words_ever += words;
     r.count += r.count != UINT32_MAX;

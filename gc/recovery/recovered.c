@@ -3,10 +3,10 @@
 #include "recovered.h"
 
 #include <stddef.h>
-#include <time.h>
 
 #include "base/crc.h"
 #include "media/backing/backing.h"
+#include "media/commit/commit.h"
 #include "media/journal/instants_format.h"
 #include "media/objects_format.h"
 #include "media/outside_format.h"
@@ -29,10 +29,8 @@ bool pm_recovered_read(const struct pm_state *state, struct pm_recovered *out) {
 void pm_recovered_keep(struct pm_recovered r) {
     struct pm_state *state = &pm_heap.super->state;
     struct pm_recovered before;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     uint32_t count = pm_recovered_read(state, &before) ? before.count : 0;
-    r.time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    r.time = pm_commit_clock();
     r.count = count + (count != UINT32_MAX);
     r.crc = crc_of(&r);
     *(struct pm_recovered *)(void *)(state->reserved + PLACE) = r;

@@ -275,10 +275,6 @@ static int take_and_finish(enum instant instant, bool rounds) {
 // There was no instant for it, which is no failure.
 static bool comes_later(int error) { return error == EAGAIN || error == EBUSY || error == ETIME; }
 
-static bool is_lack_of_room(int error) {
-    return error == ENOSPC || error == EDQUOT || error == EFBIG;
-}
-
 // With the commit lock.
 static int make(enum instant instant) {
     if (!may_be_made())
@@ -291,7 +287,7 @@ static int make(enum instant instant) {
         error = take_and_finish(instant, false);
     if (error && !comes_later(error))
         pm_commit_has_failed();
-    if (!error || is_lack_of_room(error))
+    if (!error || pm_commit_lacks_room(error))
         pm_commit_found_room(!error, length);
     if (error)
         return error;

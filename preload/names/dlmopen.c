@@ -46,10 +46,7 @@ static void *open_in(Lmid_t space, const char *file, int mode, const void *ret) 
 static void *open_and_note(const char *file, int mode, const void *ret) {
     bool held = pm_moved_hold_place(file);
     void *handle = open_in(LM_ID_BASE, file, mode, ret);
-    if (held)
-        pm_moved_release_place(handle != NULL);
-    if (handle)
-        pm_moved_library();
+    pm_moved_loaded(held, handle != NULL);
     return handle;
 }
 

@@ -38,10 +38,7 @@ static void *open_by_way_of(const void *ret, const char *file, int mode) {
     bool held = pm_moved_hold_place(file);
     void *handle =
         ret ? pm_call_by_way_of(ret, (void *)real, (long)file, mode, 0) : real(file, mode);
-    if (held)
-        pm_moved_release_place(handle != NULL);
-    if (handle)
-        pm_moved_library();
+    pm_moved_loaded(held, handle != NULL);
     return handle;
 }
 

@@ -227,7 +227,7 @@ bool pm_moved_hold_place(const char *file) {
     return held;
 }
 
-void pm_moved_release_place(bool loaded) {
+static void release_place(bool loaded) {
     pm_place_release();
     if (!loaded)
         keep_free_again();
@@ -260,7 +260,7 @@ static bool change_words(struct pm_late_words *late) {
     return good;
 }
 
-void pm_moved_library(void) {
+static void note_library(void) {
     static struct pm_late_words late;
     int saved = errno;
     struct pm_cancel held = pm_cancel_hold();
@@ -272,4 +272,11 @@ void pm_moved_library(void) {
     keep_free_again();
     pm_cancel_release(held);
     errno = saved;
+}
+
+void pm_moved_loaded(bool held, bool loaded) {
+    if (held)
+        release_place(loaded);
+    if (loaded)
+        note_library();
 }

@@ -33,8 +33,8 @@ void pm_moved_keep_free(void);
 // A library is about to be loaded, perhaps: it is to come to the place where it lay. True: then the
 // place is to be released after that.
 bool pm_moved_hold_place(const char *file);
-void pm_moved_release_place(bool loaded);
-// A library was loaded. If it lay elsewhere before, words that lead to it are changed, too.
-void pm_moved_library(void);
+// After that: releases the place if it was `held`. If a library was loaded, it is put on record,
+// and words that lead to where it lay before are changed.
+void pm_moved_loaded(bool held, bool loaded);
 
 #endif

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "cli.h"
 #include "figures.h"
@@ -14,11 +13,9 @@
 #include "media/backing/own_limit.h"
 #include "media/backing/volume.h"
 #include "media/heap.h"
-#include "media/open/heap_open.h"
 #include "media/open/spare.h"
 #include "media/persist.h"
-
-enum { TRIES = 50, TRY_NS = 2000000 };
+#include "open_in_use.h"
 
 struct added {
     char path[sizeof pm_heap.dir];
@@ -39,19 +36,11 @@ bool room_is_for(const char *heap) {
     return stat(first, &st) == 0 ? S_ISDIR(st.st_mode) : heap[pm_volume_first(heap)] != '\0';
 }
 
-// A heap that is being made or opened is not whole at times. Directories that are not to be added
-// must be the heap's.
+// Directories that are not to be added must be the heap's.
 static int open_heap(const struct room_request *q, struct pm_error *err) {
-    const struct timespec pause = {.tv_nsec = TRY_NS};
     char first[sizeof pm_heap.dir];
-    int status = PM_OK;
     first_name(q->heap, first);
-    for (int i = 0; i < TRIES; i++) {
-        status = pm_heap_open(q->grow ? first : q->heap, PM_OPEN_LOOK, false, err);
-        if (status == PM_OK || err->why == PM_WHY_FOREIGN)
-            break;
-        nanosleep(&pause, NULL);
-    }
+    int status = open_in_use(q->grow ? first : q->heap, err);
     return status == PM_OK ? pm_persist_init(pm_heap.super_file.fd, -1, pm_heap.dir, err) : status;
 }
 

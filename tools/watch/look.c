@@ -24,6 +24,7 @@
 #include "moved/rebased.h"
 #include "recovery/recovered.h"
 #include "tools/common/files.h"
+#include "tools/common/open_in_use.h"
 
 enum { TRIES = 50, TRY_NS = 2000000 };
 
@@ -37,16 +38,8 @@ static struct copy super_copy, log_copy, log_again, slabs_copy;
 static const char *heap_dir;
 static int heap_fd;
 
-// A heap that is being made or opened is not whole at times.
 static int open_medium(const char *path, struct pm_error *err) {
-    const struct timespec pause = {.tv_nsec = TRY_NS};
-    int status = PM_OK;
-    for (int i = 0; i < TRIES; i++) {
-        status = pm_heap_open(path, PM_OPEN_LOOK, false, err);
-        if (status == PM_OK || err->why == PM_WHY_FOREIGN)
-            break;
-        nanosleep(&pause, NULL);
-    }
+    int status = open_in_use(path, err);
     heap_fd = pm_heap.dir_fd;
     return status;
 }

@@ -5,12 +5,12 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "base/options.h"
+#include "base/os_file.h"
 #include "file.h"
 
 #define SPARE ((uint64_t)256 << 10)
@@ -78,13 +78,13 @@ static uint64_t needed(uint64_t fresh) {
 // How long the journal may become, and how much the medium has in all, in bytes. False: there is no
 // end, or the system does not tell.
 static bool room(uint64_t *bytes, uint64_t *all) {
-    struct statvfs fs;
+    struct pm_os_space space;
     struct stat st;
-    if (!pm_file_ready(&pm_heap.journal) || fstatvfs(pm_heap.journal.fd, &fs) != 0 ||
-        fs.f_blocks == 0 || fstat(pm_heap.journal.fd, &st) != 0)
+    if (!pm_file_ready(&pm_heap.journal) || !pm_os_space(pm_heap.journal.fd, &space) ||
+        !space.all || fstat(pm_heap.journal.fd, &st) != 0)
         return false;
-    *bytes = (uint64_t)fs.f_bavail * fs.f_frsize + (uint64_t)st.st_blocks * 512;
-    *all = (uint64_t)fs.f_blocks * fs.f_frsize;
+    *bytes = space.free + (uint64_t)st.st_blocks * 512;
+    *all = space.all;
     return true;
 }
 

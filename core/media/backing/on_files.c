@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -154,15 +153,14 @@ uint64_t pm_files_outstanding(struct pm_shard *s, uint64_t promised) {
 }
 
 bool pm_files_have_room(struct pm_shard *s, uint64_t more, bool *known) {
-    struct statvfs fs;
+    struct pm_os_space space;
     if (!pm_file_ready(&s->data))
         return false;
-    if (fstatvfs(s->data.fd, &fs) != 0) {
+    if (!pm_os_space(s->data.fd, &space)) {
         *known = !pm_os_is_forbidden(errno);
         return false;
     }
-    // tmpfs without a size limit reports a total of 0 blocks.
-    if (fs.f_blocks == 0 || more <= (uint64_t)fs.f_bavail * fs.f_frsize)
+    if (!space.all || more <= space.free)
         return true;
     pm_full_note(ENOSPC);
     return false;

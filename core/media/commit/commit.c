@@ -321,10 +321,14 @@ static bool become_durable(void) {
            pm_journal_files.sync(PM_JOURNAL_SELF);
 }
 
+bool pm_commit_lacks_room(int error) {
+    return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
 bool pm_commit_again(int error) {
     bool again = commit.taken.again;
     commit.taken.again = false;
-    return again && (error == ENOSPC || error == EDQUOT || error == EFBIG);
+    return again && pm_commit_lacks_room(error);
 }
 
 bool pm_commit_finish(void) {

@@ -84,6 +84,8 @@ bool pm_commit_finish(void);
 // After that: the medium was full, and since then the journal has given up the room of earlier
 // commits. So another one may be taken at once.
 bool pm_commit_again(int error);
+// Whether a commit has failed because there was no room for it.
+bool pm_commit_lacks_room(int error);
 // Gives back the ends of data files that the last commit does not need. Takes the extent locks.
 void pm_commit_cut(void);
 // The time of the last commit in force, nanoseconds since 1970; how many there were, and how many

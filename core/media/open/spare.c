@@ -5,11 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/file_limit.h"
 #include "base/options.h"
+#include "base/os_file.h"
 #include "media/backing/file_space.h"
 #include "media/backing/fixed.h"
 #include "media/heap.h"
@@ -29,9 +29,8 @@ static bool drop(void) { return unlinkat(pm_heap.dir_fd, NAME, 0) == 0 || errno 
 
 // Asked first: ext4 takes all that there is before it says that this is too little.
 static bool may_fit(uint64_t bytes, uint64_t there) {
-    struct statvfs fs;
-    bool known = fstatvfs(pm_heap.dir_fd, &fs) == 0 && fs.f_blocks != 0;
-    if (!known || bytes <= there + (uint64_t)fs.f_bavail * fs.f_frsize)
+    struct pm_os_space space;
+    if (!pm_os_space(pm_heap.dir_fd, &space) || !space.all || bytes <= there + space.free)
         return true;
     errno = ENOSPC;
     return false;
@@ -66,9 +65,8 @@ int pm_spare_set(uint64_t bytes, struct pm_error *err) {
 }
 
 static bool has_twice(uint64_t bytes) {
-    struct statvfs fs;
-    return fstatvfs(pm_heap.dir_fd, &fs) == 0 &&
-           (fs.f_blocks == 0 || (uint64_t)fs.f_bavail * fs.f_frsize / 2 >= bytes);
+    struct pm_os_space space;
+    return pm_os_space(pm_heap.dir_fd, &space) && (!space.all || space.free / 2 >= bytes);
 }
 
 void pm_spare_begin(void) {
