@@ -42,9 +42,21 @@ enum pm_gate_place pm_gate_place_of(pid_t id, const struct pm_call_record *of) {
     return atomic_load(&of->call) ? PM_GATE_OUTSIDE : PM_GATE_UNKNOWN;
 }
 
+// It may sleep in a section that it never leaves, such as a server under the one lock of its
+// extensions: each of its sleeps is an instant between operations then. So who sleeps is looked at
+// as if nobody had lost patience with it.
+static bool is_excused(pid_t id, const struct pm_call_record *of, uint64_t sections) {
+    if (!pm_sections_excused(id, sections))
+        return false;
+    bool sleeps = atomic_load(&of->call) && pm_task_sleeps(id);
+    if (sleeps)
+        pm_sections_excuse(id, 0);
+    return !sleeps;
+}
+
 bool pm_gate_is_let_be(pid_t id, const struct pm_call_record *of, uint64_t sections, bool strict) {
     return (atomic_load(&of->call) && pm_gate_seen[id].slept == sections) ||
-           (!strict && pm_sections_excused(id, sections));
+           (!strict && is_excused(id, of, sections));
 }
 
 bool pm_gate_is_awaited(pid_t id, bool strict) {

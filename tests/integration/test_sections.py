@@ -248,6 +248,31 @@ def test_the_tools_tell_of_which_kind_the_instant_is(program, heap, arguments, b
     assert ("amid an operation of another thread" in text) is not between, text
 
 
+@pytest.fixture(scope="module")
+def kept():
+    return compiled("sections_kept.c")
+
+
+@pytest.mark.parametrize("mode", ["5ms", "idle", "output"])
+def test_one_that_never_leaves_its_section(kept, heap, mode):
+    """It worked while patience was spent: whenever it sleeps later is between operations. After
+    that all its instants counted as amid one, and a commit by time first waits a second for another
+    one. Redis has such a lock."""
+    settings = {"HEAP": heap, "ROOTS": "root", "COMMIT": mode, "STATS": 1}
+    with start([kept], **settings) as process:
+        for i in range(20):
+            process.stdin.write(f"{i}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == f"{i}\n"
+            time.sleep(0.02 * busy())
+        out, err = process.communicate(timeout=60 * busy())
+    assert process.returncode == 0, (out, err)
+    told = RUNG.search(err)
+    between, waited, others = (int(n) for n in told.groups()[:3])
+    # While it works, and once more for each look that found it at work.
+    assert between + waited >= 10 and others <= 6, err
+
+
 # ---- locks of other libraries -------------------------------------------------------------------
 
 FOREIGN = "g_mutex g_cond g_bit omp nest critical transaction own".split()
