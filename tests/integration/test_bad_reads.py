@@ -250,12 +250,15 @@ block=$(filefrag -v -b4096 "$1/heap/heap.0" | tr -d .: | awk '$1 ~ /^[0-9]+$/ &&
 umount "$1"
 truncate -s $((block * 4096)) "$3"   # all from there on is gone from the disk
 mount $dev "$1" || exit 77
+seen() { cat "$1/heap/heap.0" > /dev/null 2>&1; true; }   # memory has what lies before it
 for tool in "pmalloc-recover --dry-run" "pmalloc-recover" "pmalloc-info" "pmalloc-backup"; do
     last=""
+    seen "$1"
     [ "$tool" = pmalloc-backup ] && last="$2/backup"
     $5/$tool "$1/heap" $last > "$2/printed" || echo "$tool $?"
 done
 export PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=hash_state
+seen "$1"
 LD_PRELOAD="$5/libpmalloc_preload.so" $5/apps/hashset check || echo "start $?"
 """
 

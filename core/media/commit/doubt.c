@@ -94,11 +94,31 @@ static bool counts(const struct pm_file *file, const char *page, uint64_t at, ui
 
 typedef bool write_fn(int fd, const void *data, size_t len, uint64_t at);
 
+// Of the chunk: pages that cannot be read. So no memory has them, and they are as the medium has
+// them: whoever needs one is told that it cannot be read.
+static bool unreadable[CHUNK / PM_PAGE_SIZE];
+
+static bool read_chunk(const struct pm_file *file, char *chunk, size_t len, uint64_t at) {
+    memset(unreadable, 0, sizeof unreadable);
+    bool good = pm_os_read_all(file->fd, chunk, len, file->at + at);
+    if (good || errno != EIO)
+        return good;
+    for (size_t i = 0; i < len; i += PM_PAGE_SIZE) {
+        size_t part = len - i < PM_PAGE_SIZE ? len - i : PM_PAGE_SIZE;
+        unreadable[i / PM_PAGE_SIZE] =
+            !pm_os_read_all(file->fd, chunk + i, part, file->at + at + i);
+        if (unreadable[i / PM_PAGE_SIZE] && errno != EIO)
+            return false;
+    }
+    return true;
+}
+
 // Where the run of pages ends that begins at `from` in the chunk and must be written; `from`: there
 // is none.
 static size_t run_end(const struct pm_file *file, const char *chunk, size_t from, size_t len,
                       uint64_t at, uint64_t *data) {
-    while (from < len && (len - from < PM_PAGE_SIZE || counts(file, chunk + from, at + from, data)))
+    while (from < len && !unreadable[from / PM_PAGE_SIZE] &&
+           (len - from < PM_PAGE_SIZE || counts(file, chunk + from, at + from, data)))
         from += len - from < PM_PAGE_SIZE ? len - from : PM_PAGE_SIZE;
     return from;
 }
@@ -143,8 +163,7 @@ static bool write_pages(struct pm_file *file, char *chunk, bool all) {
         size_t len = file->size - at < CHUNK ? (size_t)(file->size - at) : CHUNK;
         if (!all && !is_in_memory(file, len, at))
             continue;
-        good = pm_os_read_all(file->fd, chunk, len, file->at + at) &&
-               write_chunk(file, chunk, len, at, &data);
+        good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data);
     }
     pm_file_room_end(room);
     return good;
