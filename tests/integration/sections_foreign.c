@@ -27,9 +27,16 @@ void g_bit_unlock(volatile int *word, int bit);
 void pmalloc_begin(void) __attribute__((weak));
 void pmalloc_end(void) __attribute__((weak));
 
+// As GLib has them: it counts in `i`.
+struct g_cond {
+    void *p;
+    unsigned i[2];
+};
+
 struct store {
     long a, b, said;
-    void *mutex, *cond;
+    void *mutex;
+    struct g_cond cond;
     int bits;
     omp_lock_t omp;
     omp_nest_lock_t nest;
@@ -171,7 +178,7 @@ int main(int argc, char **argv) {
         say_pair(root->a, root->b);
     }
     omp_init_nest_lock(&root->nest); // not freed by the next run
-    root->cond = NULL;
+    root->cond = (struct g_cond){0};
     if (strcmp(argv[1], "held") == 0)
         sem_trywait(&root->semaphore);
     for (int i = 0; i < 2 && strcmp(argv[1], "held") != 0; i++)
