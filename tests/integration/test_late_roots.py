@@ -76,7 +76,7 @@ MODES = {
 
 def settled(mode):
     """What is answered under these is committed a little later."""
-    time.sleep({"idle": 0.3, "time": 0.5}.get(mode, 0))
+    time.sleep({"idle": 0.3, "time": 0.5}.get(mode, 0) * busy())
 
 
 @pytest.mark.parametrize("threads", (0, 3))
