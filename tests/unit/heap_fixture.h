@@ -57,6 +57,15 @@ static inline void fixture_drop(void) {
     nftw(fixture_root, fixture_unlink, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+// An empty one of the same name: who made it drops it.
+static inline void fixture_clear(void) {
+    fixture_drop();
+    if (mkdir(fixture_root, 0700) != 0) {
+        perror(fixture_root);
+        exit(2);
+    }
+}
+
 // Runs `fn` in a child and waits for it. Returns its exit status, or 128 + the signal that ended
 // it.
 static inline int in_child(void (*fn)(void)) {

@@ -307,8 +307,7 @@ static void test_damage(void) {
         unknown = i & 1;
         CHECK_EQ(in_child(all[i / 2]), 128 + SIGKILL);
         CHECK_EQ(in_child(refuse), 125);
-        fixture_drop();
-        fixture_make();
+        fixture_clear();
     }
 }
 

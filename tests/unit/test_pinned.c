@@ -394,8 +394,7 @@ static void test_damage(void) {
     for (which = 0; which < 8; which++) {
         CHECK_EQ(in_child(leave_damaged), 128 + SIGKILL);
         CHECK_EQ(in_child(refuse), 125);
-        fixture_drop();
-        fixture_make();
+        fixture_clear();
     }
 }
 

@@ -441,8 +441,7 @@ static void test_damage(void) {
         damage = all[i];
         CHECK_EQ(in_child(leave_damaged), 128 + SIGKILL);
         CHECK_EQ(in_child(refuse_damage), 125);
-        fixture_drop();
-        fixture_make();
+        fixture_clear();
     }
 }
 
