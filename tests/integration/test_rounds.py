@@ -3,6 +3,7 @@
 """Commits of many copied pages: in rounds while the program runs, by the kernel's record of stores.
 What is found after a kill is one instant, page by page."""
 
+import json
 import os
 import random
 import re
@@ -11,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import BUILD, compiled, environment, run, said, succeeds
+from conftest import BUILD, compiled, environment, linked, run, said, succeeds, tool
 
 KILLS = int(os.environ.get("ROUNDS_KILLS", "6"))
 
@@ -122,3 +123,18 @@ def test_a_daemon_has_a_record_of_its_own(program, heap, watch):
     made(succeeds(done).splitlines())
     assert in_rounds(done) > 0
     made(succeeds(run([program, 0.1], **settings(heap))).splitlines())
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_store_to_a_huge_page_is_one_page(rounds, heap):
+    """The kernel makes 512 pages for it, all but one of zeroes, as the file has there. They went to
+    the journal, up to 4,096 in a commit."""
+    program = linked("huge_pages.c")
+    env = {"HEAP": heap, "ROOTS": "root", "COMMIT": "api"}
+    done = run([program, rounds], **env)
+    assert done.returncode == -signal.SIGKILL, said(done)
+    if int(done.stdout) < 16 << 11:
+        pytest.skip("the kernel gives no huge pages here")
+    told = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    assert 16 <= told["commit"]["pages"] <= 24, told["commit"]
+    assert succeeds(run([program], **env)) == f"{rounds} rounds\n"

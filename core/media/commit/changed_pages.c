@@ -29,7 +29,8 @@
 
 // A page of data that no commit of this process has written goes to the journal as it is, up to
 // this number of them in a commit: nearly all of them have changed since the program's start, and
-// to read each one's file takes a call, and may take a disk.
+// to read each one's file takes a call, and may take a disk. Not a page of zeroes: the kernel may
+// have made it with 511 others for one store.
 #define UNREAD 4096u
 
 static struct looking {
@@ -42,10 +43,11 @@ static struct looking {
     int pagemap;     // of pm_own_open()
     // The file.
     unsigned file;
-    char *start;      // where its first byte would be
-    uint64_t length;  // under the last commit: it has no bytes beyond
-    const char *copy; // its copy in memory, or NULL
-    bool part;        // of a fixed medium
+    char *start;                 // where its first byte would be
+    uint64_t length;             // under the last commit: it has no bytes beyond
+    const char *copy;            // its copy in memory, or NULL
+    bool part;                   // of a fixed medium
+    uint64_t hole_from, hole_to; // where the file was found to have no data
 } looking;
 
 static char *file_buffer, *gathered_buffer; // STRIDE pages each
@@ -97,6 +99,19 @@ static const char *read_file(uint64_t at, size_t len) {
     return good ? file_buffer : NULL;
 }
 
+// Whether the page has no data in the file, and so is zeroes there. One call serves for all of the
+// hole.
+static bool is_in_hole(uint64_t at) {
+    uint64_t end = at + PM_PAGE_SIZE;
+    if (looking.copy || !is_known(end))
+        return false;
+    if (at >= looking.length || (at >= looking.hole_from && end <= looking.hole_to))
+        return true;
+    looking.hole_from = at;
+    looking.hole_to = pm_journal_next_data(looking.file, at);
+    return end <= looking.hole_to;
+}
+
 // Pages that lie in a row. The file is read at the first page that asks for it, to their end.
 struct row {
     const char *bytes; // the pages' contents
@@ -139,6 +154,11 @@ static void drop(char *at, size_t len) {
 // A page that this commit has already must not be dropped: its file lacks it.
 enum page_is { SAME, HAD, DIFFERS, ZEROES };
 
+static bool is_empty(const char *page) {
+    static const char zeroes[PM_PAGE_SIZE];
+    return memcmp(page, zeroes, PM_PAGE_SIZE) == 0;
+}
+
 static enum page_is same_or_had(struct row *r, size_t from) {
     return pm_sums_taken(looking.file, (r->offset + from) / PM_PAGE_SIZE) ? HAD : SAME;
 }
@@ -156,7 +176,11 @@ static enum page_is compare(struct row *r, size_t from) {
     case PM_SUM_NONE:
         break;
     }
-    if (!looking.copy && looking.unread && looking.file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA) {
+    bool empty = is_empty(page);
+    if (empty && is_in_hole(r->offset + from))
+        return SAME;
+    if (!empty && !looking.copy && looking.unread &&
+        looking.file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA) {
         looking.unread--;
         return DIFFERS;
     }
@@ -175,11 +199,8 @@ static enum page_is compare_and_take(struct row *r, size_t from) {
 // On a fixed medium zeroes need little of the journal. Elsewhere they would cost the file the space
 // of a block that is in use.
 static enum page_is look_at_page(struct row *r, size_t from) {
-    static const char zeroes[PM_PAGE_SIZE];
     enum page_is is = compare_and_take(r, from);
-    bool empty =
-        is == DIFFERS && looking.part && memcmp(r->bytes + from, zeroes, PM_PAGE_SIZE) == 0;
-    return empty ? ZEROES : is;
+    return is == DIFFERS && looking.part && is_empty(r->bytes + from) ? ZEROES : is;
 }
 
 // ---- many pages ---------------------------------------------------------------------------------
@@ -279,6 +300,7 @@ static void look_into(unsigned file, char *start, uint64_t length) {
     looking.start = start;
     looking.length = length;
     looking.part = pm_journal_part(file);
+    looking.hole_from = looking.hole_to = 0;
     looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
                        ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
                        : NULL;

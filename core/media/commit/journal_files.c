@@ -188,6 +188,14 @@ static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
            pm_journal_pread(fd, to, len, at);
 }
 
+uint64_t pm_journal_next_data(unsigned file, uint64_t at) {
+    int fd = pm_journal_part(file) ? -1 : fd_of(file);
+    if (fd < 0)
+        return at;
+    off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+    return data >= 0 ? (uint64_t)data : errno == ENXIO ? UINT64_MAX : at;
+}
+
 static bool change_space(unsigned file, int mode, uint64_t at, uint64_t len) {
     int fd = fd_of(file);
     long status = -1;

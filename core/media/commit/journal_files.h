@@ -30,6 +30,10 @@ void pm_journal_remove(void);
 // Reads all of [at, at + len) of a file, as pm_journal_io's `read` does.
 bool pm_journal_pread(int fd, void *to, size_t len, uint64_t at);
 
+// The next byte of a file from `at` on that is in no hole; UINT64_MAX: there is none. Where that is
+// not known, `at`.
+uint64_t pm_journal_next_data(unsigned file, uint64_t at);
+
 // Whether the open heap has a journal that is not empty.
 bool pm_journal_waits(void);
 
