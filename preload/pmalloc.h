@@ -146,6 +146,14 @@ typedef struct pmalloc_op {
 // the publish. A heap that has had such a block is treated as one with roots from then on.
 #define PMALLOC_PINNED 8u
 
+// A type: a number from 1 to 65535 that stays with the block, for pmalloc_walk_type() and
+// pmalloc-info --blocks. It goes with the other flags, and costs malloc(), free() and the block
+// itself nothing: blocks of a type and a size class have slabs of their own, of 64 KiB. 0: none.
+// Versions of PMAlloc from before it refuse a heap with such blocks.
+#define PMALLOC_TYPES 65536u
+#define PMALLOC_TYPE(number) ((unsigned)(number) << 16)
+#define PMALLOC_TYPE_OF(flags) ((unsigned)(flags) >> 16)
+
 // A block as malloc() gives it, with flags. `align` is a power of two; 0: as malloc. NULL with
 // errno ENOMEM or EINVAL (a line on standard error says which argument is wrong). The flags stay
 // with the block when realloc() moves it. A pinned block is allocated durably on return; a crash
@@ -213,12 +221,19 @@ int pmalloc_needs_flush(void);
 void pmalloc_set_free_callback(int (*taker)(void *p));
 void pmalloc_free_now(void *p);
 
-// Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
-// for and the flags that stay with it (POINTER_FREE, PINNED). A block in a thread's cache is not
-// allocated. Ends when `fn` returns another value than 0, and returns that. `fn` may free the block
-// that it is given, and allocates nothing. No other thread may allocate or free meanwhile.
+// Calls `fn` for every allocated block of the heap, by rising address, with the bytes that it has
+// room for and the flags that stay with it (POINTER_FREE, PINNED, the type). A block in a thread's
+// cache is not allocated. Ends when `fn` returns another value than 0, and returns that. `fn` holds
+// no lock of the allocator: it may free the block that it is given, and allocate. Other threads may
+// allocate and free meanwhile. A block that is allocated all the time is given to `fn` exactly
+// once; one that is allocated or freed meanwhile, once or not at all, and it may be free again when
+// `fn` looks at it. A block that realloc() moves counts as two. In a signal handler that interrupts
+// the allocator it returns -1 with errno EDEADLK.
 typedef int pmalloc_walk_fn(void *p, size_t size, unsigned flags, void *arg);
 int pmalloc_walk(pmalloc_walk_fn *fn, void *arg);
+// The same for the blocks of one type alone; 0: for those without one. EINVAL: there is no such
+// type.
+int pmalloc_walk_type(unsigned type, pmalloc_walk_fn *fn, void *arg);
 
 #ifdef __cplusplus
 }

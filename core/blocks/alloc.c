@@ -258,18 +258,19 @@ static bool free_large(const void *p) {
 // ---- blocks of a kind ---------------------------------------------------------------------------
 
 static void ready_for_kinds(enum pm_kind kind) {
-    if (__atomic_load_n(&pm_arena_count, __ATOMIC_ACQUIRE) == pm_kinds_first_arena) {
+    if (__atomic_load_n(&pm_arena_count, __ATOMIC_ACQUIRE) < pm_kind_arenas_end(kind)) {
         pm_lock(&pm_tcache_lock);
-        pm_arenas_add_kinds();
+        pm_arenas_add_kinds(kind);
         pm_unlock(&pm_tcache_lock);
     }
-    pm_feature_need(PM_INCOMPAT_KINDS | (pm_kind_is_pinned(kind) ? PM_INCOMPAT_PINNED : 0));
+    pm_feature_need(PM_INCOMPAT_KINDS | (pm_kind_is_pinned(kind) ? PM_INCOMPAT_PINNED : 0) |
+                    (pm_kind_is_typed(kind) ? PM_INCOMPAT_TYPES : 0));
 }
 
-static void *large_of_kind(enum pm_kind kind, size_t size, size_t align) {
+static void *large_of_kind(struct pm_sort sort, size_t size, size_t align) {
     uint64_t pages = whole_pages(size), align_pages = align >> PM_PAGE_SHIFT;
     unsigned node = pm_node_mine();
-    if (pm_kind_is_pinned(kind) && align_pages < PM_SLAB_SIZE / PM_PAGE_SIZE)
+    if (pm_kind_has_header(sort.kind) && align_pages < PM_SLAB_SIZE / PM_PAGE_SIZE)
         align_pages = PM_SLAB_SIZE / PM_PAGE_SIZE; // its header has a place in slabs.N
     if (size > PM_KIND_PAGES_MAX << PM_PAGE_SHIFT)
         return NULL;
@@ -279,25 +280,28 @@ static void *large_of_kind(enum pm_kind kind, size_t size, size_t align) {
             pm_extent_cache_take((node + i) % pm_nodes.count, pages, align_pages ? align_pages : 1);
     if (!index)
         return NULL;
-    pm_extents[index].kind = (uint8_t)kind;
-    if (pm_kind_is_pinned(kind))
+    pm_extents[index].kind = sort.kind;
+    pm_extents[index].type = sort.type;
+    if (pm_kind_has_header(sort.kind))
         pm_pinned_make_large(&pm_extents[index]);
     return pm_extent_publish(index, false) ? pm_extent_address(&pm_extents[index]) : NULL;
 }
 
-static void *of_kind_once(enum pm_kind kind, size_t size, size_t align) {
+static void *of_kind_once(struct pm_sort sort, size_t size, size_t align) {
     unsigned cls = size > PM_SMALL_MAX ? 0
                    : align <= 16       ? pm_size_to_class(size)
                                        : pm_aligned_class(size, align);
-    return cls ? pm_arena_take_kind(kind, cls) : large_of_kind(kind, size ? size : 1, align);
+    return cls ? pm_arena_take_kind(sort, cls) : large_of_kind(sort, size ? size : 1, align);
 }
 
-void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
-    ready_for_kinds(kind);
+void *pm_alloc_of_kind(struct pm_sort sort, size_t size, size_t align) {
+    if (sort.type)
+        sort.kind |= PM_KIND_TYPED;
+    ready_for_kinds((enum pm_kind)sort.kind);
     pm_age_notice();
-    void *p = of_kind_once(kind, size, align);
+    void *p = of_kind_once(sort, size, align);
     for (unsigned i = 0; !p && i < TRIES && more_room(); i++)
-        p = of_kind_once(kind, size, align);
+        p = of_kind_once(sort, size, align);
     if (!p)
         fail();
     return p;

@@ -52,9 +52,9 @@ static inline bool pm_alloc_free_further(void *p) {
 // How many large blocks came from another node, because the thread's own had no memory; relaxed.
 extern _Atomic uint64_t pm_alloc_far;
 
-// Returns a block of a kind other than PM_KIND_CONSERVATIVE. `align` is a power of two or 0. It may
-// have anything. NULL: memory is out.
-void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align);
+// Returns a block of a kind other than PM_KIND_CONSERVATIVE, or of a type. `align` is a power of
+// two or 0. It may have anything. NULL: memory is out.
+void *pm_alloc_of_kind(struct pm_sort sort, size_t size, size_t align);
 // Frees the block at `p`, whose tag is `tag`. Reports misuse as PMALLOC_CHECK asks.
 void pm_alloc_free(void *p, unsigned tag);
 // Grows or shrinks a large block in place. The new length is rounded up to an eighth of a power of

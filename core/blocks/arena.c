@@ -15,6 +15,7 @@
 #include "pinned.h"
 #include "reach.h"
 #include "returns.h"
+#include "types.h"
 
 // ---- arenas of nodes ----------------------------------------------------------------------------
 //
@@ -47,7 +48,8 @@ bool pm_arenas_init(unsigned cores) {
     unsigned with_kinds = all + PM_KINDS_APART * pm_nodes.count;
     size_t arenas = with_kinds * sizeof *pm_arenas,
            caches = joined * sizeof(struct pm_extent_cache);
-    pm_arenas = pm_own_reserve(arenas + caches + pm_reach_bytes(all));
+    size_t reach = (pm_reach_bytes(all) + 63) & ~(size_t)63;
+    pm_arenas = pm_own_reserve(arenas + caches + reach + pm_types_bytes());
     if (!pm_arenas)
         return false;
     pm_extent_caches_init((char *)pm_arenas + arenas, joined);
@@ -60,16 +62,17 @@ bool pm_arenas_init(unsigned cores) {
         pm_extent_caches_of_node(node, first_of[node], first_of[node + 1] - first_of[node]);
     }
     pm_reach_init((char *)pm_arenas + arenas + caches);
+    pm_types_init((char *)pm_arenas + arenas + caches + reach);
     return true;
 }
 
 // pm_tcache_lock, which a fork holds while it holds the locks of all bins, is held; or no other
 // thread runs.
-void pm_arenas_add_kinds(void) {
-    unsigned first = pm_kinds_first_arena, end = first + PM_KINDS_APART * pm_nodes.count;
-    if (pm_arena_count == end)
+void pm_arenas_add_kinds(enum pm_kind kind) {
+    unsigned first = pm_kinds_first_arena, end = pm_kind_arenas_end(kind);
+    if (pm_arena_count >= end)
         return;
-    for (unsigned i = first; i < end; i++)
+    for (unsigned i = pm_arena_count; i < end; i++)
         make_arena(i, (i - first) % pm_nodes.count);
     // Release: who sees the count finds the arenas made.
     __atomic_store_n(&pm_arena_count, end, __ATOMIC_RELEASE);
@@ -121,13 +124,9 @@ static uint32_t choose(const struct pm_bin *bin, unsigned want) {
     return find_space(bin->vacant);
 }
 
-// Takes blocks from one slab of a bin that has some. It may get none: then the slab was not what it
-// seemed, and stands in no list any more. False: the medium is full.
-static bool pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, unsigned want,
-                unsigned *got) {
-    uint32_t chosen = choose(bin, want - *got), slab = chosen - 1;
-    if (!chosen)
-        return false;
+// Takes blocks from a slab that stands in the bin.
+static void pop_from(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab, void **blocks,
+                     unsigned want, unsigned *got) {
     struct pm_vslab *v = &pm_vslabs[slab];
     if (v->untagged)
         pm_slab_write_tags(slab);
@@ -146,7 +145,16 @@ static bool pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, unsig
     enum pm_listed place = pm_bin_place(v);
     if (place != v->listed && (place == PM_LISTED_NOT || v->listed == PM_LISTED_SPARSE))
         pm_bin_move(arena, bin, slab, place);
-    return true;
+}
+
+// Takes blocks from one slab of a bin that has some. It may get none: then the slab was not what it
+// seemed, and stands in no list any more. False: the medium is full.
+static bool pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, unsigned want,
+                unsigned *got) {
+    uint32_t chosen = choose(bin, want - *got);
+    if (chosen)
+        pop_from(arena, bin, chosen - 1, blocks, want, got);
+    return chosen;
 }
 
 static bool has_free(const struct pm_bin *bin) { return bin->list || bin->sparse || bin->vacant; }
@@ -323,12 +331,44 @@ unsigned pm_arena_reclaim(uint32_t slab, unsigned cls, const uint64_t *alive) {
 // No thread cache has them: their tag does not say their class, so a free of one finds a stack of
 // capacity 0 and gets here.
 
-void *pm_arena_take_kind(enum pm_kind kind, unsigned cls) {
+// A slab (number + 1) of the type with a free block; 0: memory is out.
+static uint32_t find_typed(struct pm_arena *arena, unsigned cls, uint16_t type) {
+    struct pm_bin *bin = &arena->bin[cls];
+    uint32_t slab = pm_types_find(arena->number, cls, type);
+    if (!slab && pm_remote_any(bin)) {
+        pm_remote_drain(arena, bin);
+        slab = pm_types_find(arena->number, cls, type);
+    }
+    if (slab)
+        return slab;
+    pm_arenas_age();
+    slab = pm_slab_create_typed(cls, type, arena->number, arena->node);
+    if (slab) {
+        pm_bin_add_empty(bin, slab - 1);
+        bin->steps[PM_STEP_GROW]++;
+    }
+    return slab;
+}
+
+static unsigned take_typed(struct pm_arena *arena, unsigned cls, uint16_t type, void **block) {
+    struct pm_bin *bin = &arena->bin[cls];
+    unsigned got = 0;
+    pm_lock(&bin->lock);
+    uint32_t slab = find_typed(arena, cls, type);
+    if (slab)
+        pop_from(arena, bin, slab - 1, block, 1, &got);
+    bin->fills++;
+    pm_unlock(&bin->lock);
+    return got;
+}
+
+void *pm_arena_take_kind(struct pm_sort sort, unsigned cls) {
     unsigned mine = pm_node_mine();
     void *p = NULL;
     for (unsigned i = 0; i < pm_nodes.count; i++) {
         unsigned node = (mine + i) % pm_nodes.count;
-        if (fill(&pm_arenas[pm_kind_arena(kind, node)], cls, &p, 1, i > 0)) {
+        struct pm_arena *arena = &pm_arenas[pm_kind_arena((enum pm_kind)sort.kind, node)];
+        if (sort.type ? take_typed(arena, cls, sort.type, &p) : fill(arena, cls, &p, 1, i > 0)) {
             *pm_tag_at(p) = PM_TAG_KIND;
             return p;
         }
@@ -382,15 +422,29 @@ bool pm_arena_write_tags(uint32_t slab) {
     return untagged;
 }
 
+unsigned pm_arena_stride(uint32_t slab) {
+    struct pm_cancel held = pm_cancel_hold();
+    uint32_t home = lock_bin_of(slab);
+    unsigned stride = 0;
+    if (home) {
+        if (pm_vslabs[slab].untagged)
+            pm_slab_write_tags(slab);
+        stride = pm_slab_stride(&pm_vslabs[slab]);
+        pm_unlock(&pm_arenas[pm_home_arena(home)].bin[pm_home_class(home)].lock);
+    }
+    pm_cancel_release(held);
+    return stride;
+}
+
 void pm_arena_adopt(uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
     struct pm_arena *arena = pm_arena_of_recovered(pm_slab_node(slab));
     if (v->kind) {
-        pm_arenas_add_kinds();
+        pm_arenas_add_kinds((enum pm_kind)v->kind);
         arena = &pm_arenas[pm_kind_arena((enum pm_kind)v->kind, pm_slab_node(slab))];
     }
     if (v->held) {
-        pm_arenas_add_kinds();
+        pm_arenas_add_kinds(PM_KIND_POINTER_FREE);
         arena = &pm_arenas[pm_held_arena(pm_slab_node(slab))];
     }
     struct pm_bin *bin = &arena->bin[v->size_class];

@@ -34,14 +34,14 @@ void *pm_arena_far(const struct pm_arena *arena, unsigned cls);
 // stay in their bin for a while, and then become free extents.
 void pm_arena_return(unsigned cls, void **blocks, unsigned count);
 // The same for a block of a kind, from its arenas; pm_arenas_add_kinds() has been called.
-void *pm_arena_take_kind(enum pm_kind kind, unsigned cls);
+void *pm_arena_take_kind(struct pm_sort sort, unsigned cls);
 // Returns a block of a kind to its slab. False: `p` is none.
 bool pm_arena_return_kind(void *p);
 // The block around an offset in a slab, as pm_slab_find(), in a heap that is in use: the slab may
 // be morphing. A handler that has interrupted the allocator gets an answer without the lock.
 bool pm_arena_find(uint32_t slab, uint32_t offset, struct pm_slab_block *block);
 // Makes the arenas of the kinds count (kinds.h). pm_tcache_lock is held, or no other thread runs.
-void pm_arenas_add_kinds(void);
+void pm_arenas_add_kinds(enum pm_kind kind);
 // Frees the blocks of class `cls` that a collection beside the program has found to be garbage: bit
 // i of `alive` is clear. All blocks of the slab were in use when the marking began. So one that is
 // garbage still is: no thread has its address, and the slab is there because of it. Other blocks
@@ -49,6 +49,9 @@ void pm_arenas_add_kinds(void);
 unsigned pm_arena_reclaim(uint32_t slab, unsigned cls, const uint64_t *alive);
 // Writes the tags of a slab that is untagged. False: there was nothing to write.
 bool pm_arena_write_tags(uint32_t slab);
+// Writes the tags, if it is untagged. Returns at which distance its blocks can begin now
+// (pm_slab_stride()); 0: there is no such slab.
+unsigned pm_arena_stride(uint32_t slab);
 // Adds a slab to its node's arena of recovered slabs. No other thread runs yet.
 void pm_arena_adopt(uint32_t slab);
 

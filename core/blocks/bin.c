@@ -7,6 +7,7 @@
 #include "media/persist.h"
 #include "morph.h"
 #include "pages/extent_take.h"
+#include "types.h"
 
 struct pm_arena *pm_arenas;
 unsigned pm_arena_count;
@@ -33,6 +34,8 @@ void pm_bin_insert(struct pm_bin *bin, uint32_t slab, enum pm_listed place) {
         pm_vslabs[v->next - 1].prev = slab + 1;
     __atomic_store_n(head, slab + 1, __ATOMIC_RELAXED);
     v->listed = (uint8_t)place;
+    if (v->type)
+        pm_types_link(slab);
 }
 
 static void queue_append(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab) {
@@ -60,6 +63,8 @@ void pm_bin_remove(struct pm_bin *bin, uint32_t slab) {
     else if (place == PM_LISTED_SPARSE)
         bin->sparse_last = v->prev;
     v->listed = PM_LISTED_NOT;
+    if (v->type)
+        pm_types_unlink(slab);
 }
 
 enum pm_listed pm_bin_place(const struct pm_vslab *v) {

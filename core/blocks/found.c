@@ -45,10 +45,12 @@ static struct pm_found large(const void *p) {
     uint32_t index = extent_at(p);
     if (!index)
         return (struct pm_found){.what = PM_NOTHING};
-    return (struct pm_found){.what = PM_LARGE,
-                             .kind = (enum pm_kind)pm_extents[index].kind,
-                             .extent = index,
-                             .size = pm_extent_used(&pm_extents[index]) << PM_PAGE_SHIFT};
+    return (struct pm_found){
+        .what = PM_LARGE,
+        .kind = (enum pm_kind)pm_extents[index].kind,
+        .type = pm_kind_is_typed(pm_extents[index].kind) ? pm_extents[index].type : 0,
+        .extent = index,
+        .size = pm_extent_used(&pm_extents[index]) << PM_PAGE_SHIFT};
 }
 
 static struct pm_found of_kind(const void *p) {
@@ -59,8 +61,10 @@ static struct pm_found of_kind(const void *p) {
     struct pm_slab_block block;
     if (!pm_arena_find(slab, (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1)), &block))
         return (struct pm_found){.what = PM_NOTHING};
-    return (struct pm_found){
-        .what = PM_SMALL, .kind = (enum pm_kind)v->kind, .size = pm_classes[block.cls].size};
+    return (struct pm_found){.what = PM_SMALL,
+                             .kind = (enum pm_kind)v->kind,
+                             .type = v->type,
+                             .size = pm_classes[block.cls].size};
 }
 
 struct pm_found pm_find(void *p) {

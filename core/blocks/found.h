@@ -29,6 +29,7 @@ enum pm_what {
 struct pm_found {
     enum pm_what what;
     enum pm_kind kind;
+    uint16_t type;   // 0: none
     uint32_t extent; // of a large block
     size_t size;     // bytes that the program may use
 };

@@ -65,7 +65,7 @@ bool pm_morph(uint32_t slab, uint16_t arena, unsigned cls) {
     struct pm_vslab *v = &pm_vslabs[slab];
     unsigned old = v->size_class, blocks = pm_classes[old].blocks, count = blocks - v->free_count;
     uint64_t used[PM_BITMAP_WORDS], blocked[PM_BITMAP_WORDS];
-    if (pm_kind_is_pinned(v->kind))
+    if (!pm_kind_may_morph(v->kind))
         return false;
     for (unsigned i = 0; i < pm_slab_words(old); i++)
         used[i] = ~pm_free_bits(v)[i];

@@ -58,7 +58,7 @@ extern uint16_t pm_sparse_free[PM_CLASSES + 1];
 extern uint16_t pm_quiet_below[PM_CLASSES + 1];
 static inline bool pm_slab_is_sparse(const struct pm_vslab *v) {
     return !v->old_class && v->free_count >= pm_sparse_free[v->size_class] &&
-           !pm_kind_is_pinned(v->kind);
+           pm_kind_may_morph(v->kind);
 }
 static inline bool pm_slab_is_empty(const struct pm_vslab *v) {
     return !v->old_class && v->free_count == pm_classes[v->size_class].blocks;

@@ -29,13 +29,14 @@ void pm_pinned_make_large(const struct pm_extent *e) {
     if (!pm_heap_on_media())
         return;
     struct pm_slab_header *h = header_at(slab);
-    *h = (struct pm_slab_header){.magic = PM_PINNED_MAGIC, .kind = e->kind};
+    uint16_t type = pm_kind_is_typed(e->kind) ? e->type : 0;
+    *h = (struct pm_slab_header){.magic = PM_PINNED_MAGIC, .kind = e->kind, .type = type};
     h->crc = pm_slab_header_crc(slab, h);
     pm_pin_write(large_place(slab), 0);
     pm_make_durable(h, sizeof *h);
 }
 
-int pm_pinned_adopt_large(const struct pm_extent *e, struct pm_error *err) {
+int pm_pinned_adopt_large(struct pm_extent *e, struct pm_error *err) {
     uint32_t slab = pm_extent_slab(e);
     const struct pm_shard *s = pm_shard_of_slab(slab);
     bool good = e->page % (PM_SLAB_SIZE / PM_PAGE_SIZE) == 0 && pm_pin_word(large_place(slab));
@@ -43,12 +44,14 @@ int pm_pinned_adopt_large(const struct pm_extent *e, struct pm_error *err) {
         const struct pm_slab_header *h = header_at(slab);
         bool sealed;
         uint32_t used = pm_pin_read(large_place(slab), &sealed);
-        good = h->magic == PM_PINNED_MAGIC && h->kind == e->kind && sealed && used <= 1 &&
+        good = h->magic == PM_PINNED_MAGIC && h->kind == e->kind && sealed &&
+               used <= pm_kind_is_pinned(e->kind) && pm_kind_is_typed(e->kind) == (h->type != 0) &&
                h->crc == pm_slab_header_crc(slab, h);
+        e->type = h->type;
     }
     if (good)
         return PM_OK;
-    return pm_fail(err, PM_DAMAGE, "%s/%s: the header of the pinned block at page %lu is damaged",
+    return pm_fail(err, PM_DAMAGE, "%s/%s: the header of the large block at page %lu is damaged",
                    pm_heap.dir, s->slabs.name, (unsigned long)e->page);
 }
 

@@ -19,7 +19,8 @@
 #include "pages/extent.h"
 #include "slab.h"
 
-// Makes a large block's header durable, as not allocated. Off media it does nothing.
+// Makes the header of a large block, pinned or typed, durable, as not allocated. Off media it does
+// nothing.
 void pm_pinned_make_large(const struct pm_extent *e);
 
 // ---- for those who allocate and free ----
@@ -38,7 +39,8 @@ unsigned pm_pinned_pop(uint32_t slab, void **blocks, unsigned want);
 // ---- recovery ----
 // Checks the table of a slab that pm_slab_adopt() has filled in, and marks its lines as in use.
 int pm_pinned_adopt(uint32_t slab, struct pm_error *err);
-int pm_pinned_adopt_large(const struct pm_extent *e, struct pm_error *err);
+// Reads the type, too.
+int pm_pinned_adopt_large(struct pm_extent *e, struct pm_error *err);
 // The slab's allocated blocks, as media say, with publishes that recovery would finish.
 void pm_pinned_used(uint32_t slab, uint64_t used[PM_BITMAP_WORDS]);
 bool pm_pinned_large_is_used(const struct pm_extent *e);

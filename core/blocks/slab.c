@@ -71,18 +71,18 @@ void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line) {
     pm_gather_durable(&stored);
 }
 
-static void store_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_t line) {
+static void store_header(uint32_t slab, unsigned cls, struct pm_sort sort, uint32_t line) {
     struct pm_slab_header *h = media(slab);
     *h = (struct pm_slab_header){
-        .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = (uint8_t)kind};
+        .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = sort.kind, .type = sort.type};
     h->crc = pm_slab_header_crc(slab, h);
     h->current = current_word(slab, cls, line);
 }
 
-static void write_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_t line) {
+static void write_header(uint32_t slab, unsigned cls, struct pm_sort sort, uint32_t line) {
     if (!pm_heap_on_media())
         return;
-    store_header(slab, cls, kind, line);
+    store_header(slab, cls, sort, line);
     pm_make_durable(media(slab), sizeof *media(slab));
 }
 
@@ -106,6 +106,7 @@ static void begin(uint32_t slab, uint32_t extent, unsigned cls, uint16_t arena, 
     v->holes = v->punched = pm_extents[extent].holes ? UINT16_MAX : 0;
     v->quiet = v->held = v->stripe = 0;
     v->kind = (uint8_t)pm_kind_of_arena(arena);
+    v->type = 0;
     no_old_blocks(v);
     v->media_line = line;
     v->extent = extent;
@@ -114,7 +115,7 @@ static void begin(uint32_t slab, uint32_t extent, unsigned cls, uint16_t arena, 
 }
 
 // Of an extent that was taken, unless it is 0.
-static uint32_t create(uint32_t extent, unsigned cls, uint16_t arena) {
+static uint32_t create(uint32_t extent, unsigned cls, uint16_t type, uint16_t arena) {
     if (!extent)
         return 0;
     uint32_t slab = (uint32_t)(pm_extents[extent].page / SLAB_PAGES);
@@ -125,24 +126,29 @@ static uint32_t create(uint32_t extent, unsigned cls, uint16_t arena) {
         pm_extent_untake(extent);
         return 0;
     }
-    write_header(slab, cls, kind, line);
+    write_header(slab, cls, (struct pm_sort){(uint8_t)kind, type}, line);
     if (!pm_extent_publish(extent, true)) {
         pm_pinned_drop(slab, cls, line);
         return 0;
     }
     begin(slab, extent, cls, arena, line);
+    pm_vslabs[slab].type = type;
     return slab + 1;
 }
 
 uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
-    return create(pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES), cls, arena);
+    return create(pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES), cls, 0, arena);
+}
+
+uint32_t pm_slab_create_typed(unsigned cls, uint16_t type, uint16_t arena, unsigned node) {
+    return create(pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES), cls, type, arena);
 }
 
 uint32_t pm_slab_create_bare(unsigned cls, uint16_t arena, unsigned node) {
     if (pm_kind_is_pinned(pm_kind_of_arena(arena)) || pm_heap_is_journaled() ||
         !pm_extent_may_punch())
         return pm_slab_create(cls, arena, node);
-    return create(pm_extent_cache_take_bare(node, SLAB_PAGES, SLAB_PAGES), cls, arena);
+    return create(pm_extent_cache_take_bare(node, SLAB_PAGES, SLAB_PAGES), cls, 0, arena);
 }
 
 unsigned pm_slab_create_group(const uint8_t *cls, unsigned count, uint16_t arena, unsigned node,
@@ -157,7 +163,7 @@ unsigned pm_slab_create_group(const uint8_t *cls, unsigned count, uint16_t arena
     for (unsigned i = 0; i < count; i++) {
         slab[i] = pm_extent_slab(&pm_extents[extent[i]]);
         clear(extent[i]);
-        store_header(slab[i], cls[i], PM_KIND_CONSERVATIVE, 0);
+        store_header(slab[i], cls[i], (struct pm_sort){0}, 0);
         pm_gather_add(&headers, media(slab[i]), sizeof *media(slab[i]));
     }
     pm_gather_durable(&headers);
@@ -294,8 +300,12 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
     if (!pm_kind_is_known(h->kind))
         return pm_fail(err, PM_DAMAGE, "%s/%s: slab %u is of kind %u, which this heap cannot have",
                        pm_heap.dir, s->slabs.name, slab, h->kind);
+    if (pm_kind_is_typed(h->kind) != (h->type != 0))
+        return pm_fail(err, PM_DAMAGE, "%s/%s: slab %u is of type %u, but of kind %u", pm_heap.dir,
+                       s->slabs.name, slab, h->type, h->kind);
     struct pm_vslab *v = &pm_vslabs[slab];
     v->kind = h->kind;
+    v->type = h->type;
     v->held = v->stripe = 0;
     v->extent = extent;
     pm_slab_set_home(v, 0, cls);

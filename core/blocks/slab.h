@@ -65,7 +65,9 @@ struct pm_vslab {
     uint8_t quiet;  // looks in a row between which no block was taken or returned (age.h)
     uint8_t held;   // none of its blocks is handed out before pmalloc_collect() (kinds.h)
     uint8_t stripe; // of pinned blocks: of the next one (pinned.h)
-} __attribute__((aligned(64))); // slabs side by side may belong to different threads
+    uint16_t type;  // of all blocks; 0: none. Never changes
+    uint32_t typed_next, typed_prev; // slabs with a type alone (types.h): slab number + 1
+} __attribute__((aligned(64)));      // slabs side by side may belong to different threads
 
 extern struct pm_vslab *pm_vslabs;
 
@@ -128,6 +130,8 @@ static inline unsigned pm_slab_node(uint32_t slab) { return pm_shard_of_slab(sla
 // header durable, then appends the log entry, which is the commit: a header that no entry stands
 // for means nothing. Returns slab number + 1; 0: memory is out.
 uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node);
+// The same for blocks of a type (types.h).
+uint32_t pm_slab_create_typed(unsigned cls, uint16_t type, uint16_t arena, unsigned node);
 // The same for a slab of which perhaps few blocks will be used: its pages get their space when
 // blocks on them are handed out (holes.h). Pinned blocks have all of it at once, and so has every
 // slab under PMALLOC_COMMIT.

@@ -16,6 +16,7 @@
 #include "pages/extent_take.h"
 #include "pages/free_extents.h"
 #include "pinned.h"
+#include "types.h"
 
 #define WRONG(...) pm_fail(err, PM_DAMAGE, __VA_ARGS__)
 
@@ -234,6 +235,7 @@ static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_err
     uint64_t blocked[PM_BITMAP_WORDS];
     uint32_t line = 0;
     if (v->size_class == 0 || v->size_class > PM_CLASSES || v->extent != extent ||
+        pm_kind_is_typed(v->kind) != (v->type != 0) ||
         (swept && !v->held && v->kind != pm_kind_of_arena(v->arena)))
         return WRONG("slab %u: its volatile header is of class %u, extent %u", slab, v->size_class,
                      v->extent);
@@ -259,6 +261,8 @@ static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_err
     if ((v->listed != PM_LISTED_NOT) != (v->free_count > 0 || pm_morph_is_due(v)))
         return WRONG("slab %u has %u free blocks and is %sin its arena's list", slab, unused,
                      v->listed ? "" : "not ");
+    if (v->type && v->listed != PM_LISTED_NOT && !v->held && !pm_types_has(slab))
+        return WRONG("slab %u is not in the chain of its type %u", slab, v->type);
     for (unsigned i = 0; i < count && !v->untagged && status == PM_OK; i++)
         status = verify_tags(slab, &population[i], count == 1, err);
     return status;

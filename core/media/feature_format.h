@@ -25,8 +25,11 @@
 // A heap with PM_INCOMPAT_PINNED may have pinned blocks, which are alive without roots. It gets the
 // bit, in the same way, before the first of them, and keeps it.
 #define PM_INCOMPAT_PINNED 16ull
+// A heap with PM_INCOMPAT_TYPES may have typed blocks (kind_format.h). It gets the bit, in the same
+// way, before the first of them.
+#define PM_INCOMPAT_TYPES 64ull // 32 stood for something once
 #define PM_INCOMPAT_KNOWN                                                                          \
     (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL | PM_INCOMPAT_KINDS |            \
-     PM_INCOMPAT_PINNED)
+     PM_INCOMPAT_PINNED | PM_INCOMPAT_TYPES)
 
 #endif

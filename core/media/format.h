@@ -463,12 +463,14 @@ struct pm_slab_header {
     // Sealed: size class << 26 | first line of the index table in morph.0, or 0 where there is
     // none.
     uint64_t current;
-    uint8_t reserved[44];
+    uint16_t type; // of typed blocks (kind_format.h); else 0
+    uint8_t reserved[42];
     uint32_t crc; // of the slab's number and all bytes before it, `current` taken as 0
 };
 _Static_assert(sizeof(struct pm_slab_header) == 64, "one cache line");
 _Static_assert(offsetof(struct pm_slab_header, crc) == 60, "frozen");
 _Static_assert(offsetof(struct pm_slab_header, current) == 8, "frozen");
+_Static_assert(offsetof(struct pm_slab_header, type) == 16, "frozen");
 
 #define PM_CURRENT_SHIFT 26
 #define PM_SALT_CURRENT(slab) (0x80000000u | (slab))

@@ -99,13 +99,13 @@ bool pm_heap_holds(const struct pm_heap_file *file);
 // Whether the state on media is "clean". Until pm_heap_dirty() this says whether the last close was
 // clean.
 static inline bool pm_heap_is_clean(void) { return pm_heap.super->state.state == PM_STATE_CLEAN; }
-// Whether the heap may have blocks of a kind; see PM_INCOMPAT_KINDS.
+// Whether the heap may have blocks of a kind; see PM_INCOMPAT_KINDS, which the others imply.
 static inline bool pm_kind_is_known(unsigned kind) {
-    return kind == PM_KIND_CONSERVATIVE ||
-           (kind == PM_KIND_POINTER_FREE &&
-            (!pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_KINDS) != 0)) ||
-           ((kind == PM_KIND_PINNED || kind == PM_KIND_PINNED_POINTER_FREE) &&
-            (!pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_PINNED) != 0));
+    uint64_t need = (kind ? PM_INCOMPAT_KINDS : 0) |
+                    (pm_kind_is_pinned(kind) ? PM_INCOMPAT_PINNED : 0) |
+                    (pm_kind_is_typed(kind) ? PM_INCOMPAT_TYPES : 0);
+    return kind <= PM_KIND_ALL &&
+           (!pm_heap_is_held() || (pm_heap.super->super.incompat & need) == need);
 }
 // The number of roots in force: entries of the table (a whole object counts once), and slots that
 // are not empty.

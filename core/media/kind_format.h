@@ -25,6 +25,14 @@
 // have is the block's, with the magic PM_PINNED_MAGIC. Its `current` is sealed: 1 is allocated.
 //
 // In both, one word is the commit of an allocation or a free, or part of a publish.
+//
+// ---- typed blocks -------------------------------------------------------------------------------
+//
+// A typed block has a number of 16 bits that says what it is, and never changes. All blocks of a
+// slab have the same one, which stands in the slab's header, so a block costs nothing on media. A
+// typed slab never morphs. A large typed block has a header as a pinned one has; its `current` is
+// sealed, and 0 unless the block is pinned, too. Type 0 is no type. All this is only in heaps with
+// PM_INCOMPAT_TYPES.
 #ifndef PM_KIND_FORMAT_H
 #define PM_KIND_FORMAT_H
 
@@ -35,14 +43,28 @@
 enum pm_kind {
     PM_KIND_CONSERVATIVE = 0, // any word may be a pointer
     PM_KIND_POINTER_FREE = 1, // no word is one
-    PM_KIND_TYPED = 2,        // not used yet
+    PM_KIND_TYPED = 2,        // a bit: the blocks have a type number, beside the others
     PM_KIND_PINNED = 4,       // a bit: pinned; the others say what its words are
     PM_KIND_PINNED_POINTER_FREE = PM_KIND_PINNED | PM_KIND_POINTER_FREE,
+    PM_KIND_ALL = PM_KIND_PINNED | PM_KIND_TYPED | PM_KIND_POINTER_FREE,
 };
 static inline bool pm_kind_is_pinned(unsigned kind) { return kind & PM_KIND_PINNED; }
-static inline bool pm_kind_has_pointers(unsigned kind) {
-    return (kind & ~(unsigned)PM_KIND_PINNED) != PM_KIND_POINTER_FREE;
+static inline bool pm_kind_is_typed(unsigned kind) { return kind & PM_KIND_TYPED; }
+static inline bool pm_kind_has_pointers(unsigned kind) { return !(kind & PM_KIND_POINTER_FREE); }
+// Whether slabs of this kind may take up blocks of another class.
+static inline bool pm_kind_may_morph(unsigned kind) {
+    return !(kind & (PM_KIND_PINNED | PM_KIND_TYPED));
 }
+// Whether a large block of this kind has a header of its own.
+static inline bool pm_kind_has_header(unsigned kind) {
+    return kind & (PM_KIND_PINNED | PM_KIND_TYPED);
+}
+// What is the same of all blocks of a slab, beside their class.
+struct pm_sort {
+    uint8_t kind;  // enum pm_kind
+    uint16_t type; // 0: none; then the kind is not typed
+};
+
 #define PM_ENTRY_KIND_SHIFT 23
 // The longest extent of a kind.
 #define PM_KIND_PAGES_MAX ((1ull << PM_ENTRY_KIND_SHIFT) - 1)

@@ -71,6 +71,7 @@ struct pm_extent {
     uint16_t holes;        // a slab's pages that have no space for certain (extent_holes.h)
     uint8_t kind;          // active, no slab: enum pm_kind of the block in it
     uint8_t held;          // the same: it was there when the heap was opened (blocks/kinds.h)
+    uint16_t type;         // the same, if the kind is typed: the block's
     uint32_t used;         // pages of the block, if there is room behind it (extent_room.h); else 0
 } __attribute__((aligned(64))); // those of two threads' blocks share no cache line
 

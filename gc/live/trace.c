@@ -248,7 +248,7 @@ static void scan_root(uint64_t offset, uint64_t size) {
     const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
     enum pm_kind kind = v->size_class ? (enum pm_kind)v->kind
                                       : (enum pm_kind)pm_extents[pm_large_index_find(offset)].kind;
-    if (!*pm_col_of(offset) && kind == PM_KIND_POINTER_FREE)
+    if (!*pm_col_of(offset) && !pm_kind_has_pointers(kind))
         return;
     push_root(offset, size);
 }

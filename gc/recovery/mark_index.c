@@ -91,7 +91,7 @@ static void add_slab(const struct pm_extent *e) {
     struct pm_population population[2];
     uint32_t slab = pm_extent_slab(e);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
-    bool plain = count == 1 && !pm_vslabs[slab].kind;
+    bool plain = count == 1 && !(pm_vslabs[slab].kind & ~PM_KIND_TYPED);
     if (pm_kind_is_pinned(pm_vslabs[slab].kind)) {
         add_pinned(slab);
         return;

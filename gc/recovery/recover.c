@@ -62,7 +62,7 @@ static int adopt_slabs(const struct pm_shard *s, struct pm_error *err) {
          status == PM_OK && (i = pm_extent_next_active_in(s, i)) != 0;)
         if (pm_extents[i].slab)
             status = adopt_slab(pm_extent_slab(&pm_extents[i]), i, err);
-        else if (pm_kind_is_pinned(pm_extents[i].kind))
+        else if (pm_kind_has_header(pm_extents[i].kind))
             status = pm_pinned_adopt_large(&pm_extents[i], err);
     return status;
 }

@@ -25,7 +25,7 @@ size_t pm_gc_padded(size_t size) {
 static void *block(size_t size, size_t align, unsigned kind) {
     const struct pm_col_kind *k = &pm_col_kinds[kind];
     if (!k->descriptor && !k->add_size && pm_heap_on_media()) {
-        void *p = pm_malloc_of_kind(PM_KIND_POINTER_FREE, size, align);
+        void *p = pm_malloc_of_kind((struct pm_sort){PM_KIND_POINTER_FREE, 0}, size, align);
         return p && k->clear ? memset(p, 0, size) : p;
     }
     if (!k->clear)

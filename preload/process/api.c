@@ -88,48 +88,6 @@ EXPORT uint64_t pmalloc_generation(void) {
     return pm_process_generation();
 }
 
-static unsigned flags_of(unsigned kind) {
-    return (pm_kind_has_pointers(kind) ? 0 : PMALLOC_POINTER_FREE) |
-           (pm_kind_is_pinned(kind) ? PMALLOC_PINNED : 0);
-}
-
-// The tags tell each allocated block, and no other.
-static int walk_slab(uint32_t slab, pmalloc_walk_fn *fn, void *arg) {
-    struct pm_population population[2];
-    const struct pm_vslab *v = &pm_vslabs[slab];
-    unsigned flags = flags_of(v->kind);
-    int answer = 0;
-    pm_arena_write_tags(slab);
-    unsigned stride = pm_slab_stride(v);
-    for (uint32_t at = 0; at < PM_SLAB_SIZE && answer == 0; at += stride) {
-        char *p = pm_slab_start(slab) + at;
-        bool starts = __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED) != PM_TAG_NONE;
-        size_t size = starts ? pm_find(p).size : 0;
-        if (size)
-            answer = fn(p, size, flags, arg);
-        // The last block may have been freed, and the slab with it.
-        if (pm_slab_populations(v, population) == 0)
-            break;
-    }
-    return answer;
-}
-
-EXPORT int pmalloc_walk(pmalloc_walk_fn *fn, void *arg) {
-    int answer = 0;
-    pm_process_ask();
-    if (!pm_phase_serves()) // pmalloc_open() comes later
-        return 0;
-    for (uint32_t i = 0; answer == 0 && (i = pm_extent_next_active(i)) != 0;) {
-        const struct pm_extent *e = &pm_extents[i];
-        unsigned flags = flags_of(e->kind);
-        if (e->slab)
-            answer = walk_slab(pm_extent_slab(e), fn, arg);
-        else if (pm_find_tag(pm_extent_address(e)) == pm_extent_tag(e))
-            answer = fn(pm_extent_address(e), pm_extent_bytes(e), flags, arg);
-    }
-    return answer;
-}
-
 EXPORT int pmalloc_commit(void) {
     pm_process_ask();
     int error = pm_commits_make();

@@ -230,12 +230,12 @@ void *pm_memalign(size_t align, size_t size) {
     return cls ? small(cls) : large(size, align, NULL);
 }
 
-void *pm_malloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
+void *pm_malloc_of_kind(struct pm_sort sort, size_t size, size_t align) {
     if (pm_nested())
         return no_memory();
     struct pm_cancel held = pm_cancel_hold();
     bool fallback = route() == PM_ROUTE_FALLBACK;
-    void *p = fallback ? NULL : pm_alloc_of_kind(kind, size, align);
+    void *p = fallback ? NULL : pm_alloc_of_kind(sort, size, align);
     pm_cancel_release(held);
     return fallback ? pm_memalign(align, size) : p ? p : no_memory();
 }
@@ -303,7 +303,8 @@ static void carry(void *to, void *from, size_t len) {
 }
 
 static void *move(void *p, const struct pm_found *old, size_t size) {
-    void *fresh = old->kind ? pm_malloc_of_kind(old->kind, size, 0) : with_room(old->size, size);
+    struct pm_sort sort = {(uint8_t)old->kind, old->type};
+    void *fresh = old->kind ? pm_malloc_of_kind(sort, size, 0) : with_room(old->size, size);
     if (!fresh && !old->kind)
         fresh = pm_malloc(size);
     if (!fresh)

@@ -50,7 +50,7 @@ void *pm_realloc(void *p, size_t size);
 void *pm_memalign(size_t align, size_t size);
 // A block of a kind other than PM_KIND_CONSERVATIVE; not in a signal handler. `align` may be 0.
 // A pinned block is not allocated on media before pm_pin() (blocks/pinned.h).
-void *pm_malloc_of_kind(enum pm_kind kind, size_t size, size_t align);
+void *pm_malloc_of_kind(struct pm_sort sort, size_t size, size_t align);
 void pm_pin_now(void *p);
 size_t pm_usable_size(void *p);
 // Returns this thread's cached blocks and releases all free space. True when space was released.

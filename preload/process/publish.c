@@ -25,6 +25,7 @@
 #include "roots/root_table.h"
 #include "start.h"
 #include "version.h"
+#include "walk.h"
 
 _Static_assert(sizeof(pmalloc_op) == 64, "part of the interface");
 _Static_assert(PMALLOC_PUBLISH_STORES == PM_LANE_STORES, "what fits into a lane");
@@ -53,7 +54,8 @@ static int fail(int error) {
 // ---- elements -----------------------------------------------------------------------------------
 
 static bool can_be_asked_for(const char *call, size_t align, unsigned flags) {
-    unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE | PMALLOC_PINNED;
+    unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE | PMALLOC_PINNED |
+                     PMALLOC_TYPE(PMALLOC_TYPES - 1);
     if (flags & ~known)
         pm_event(PM_EV_CALL_REFUSED,
                  "%s: flags %#x are unknown to version %s; nothing was allocated", call,
@@ -66,14 +68,11 @@ static bool can_be_asked_for(const char *call, size_t align, unsigned flags) {
     return false;
 }
 
-static enum pm_kind kind_of(unsigned flags) {
-    return (flags & PMALLOC_POINTER_FREE ? PM_KIND_POINTER_FREE : 0) |
-           (flags & PMALLOC_PINNED ? PM_KIND_PINNED : 0);
-}
-
-static unsigned flags_of(enum pm_kind kind) {
-    return (pm_kind_has_pointers(kind) ? 0 : PMALLOC_POINTER_FREE) |
-           (pm_kind_is_pinned(kind) ? PMALLOC_PINNED : 0);
+static struct pm_sort sort_of(unsigned flags) {
+    uint16_t type = PMALLOC_TYPE_OF(flags);
+    unsigned kind = (flags & PMALLOC_POINTER_FREE ? PM_KIND_POINTER_FREE : 0) |
+                    (flags & PMALLOC_PINNED ? PM_KIND_PINNED : 0) | (type ? PM_KIND_TYPED : 0);
+    return (struct pm_sort){(uint8_t)kind, type};
 }
 
 // A pinned block without its bit on media. Before pmalloc_open() a block is malloc()'s, of no kind:
@@ -81,17 +80,17 @@ static unsigned flags_of(enum pm_kind kind) {
 static void *alloc(const char *call, size_t size, size_t align, unsigned flags) {
     pm_process_ask();
     bool good = can_be_asked_for(call, align, flags);
-    enum pm_kind kind = pm_phase_serves() ? kind_of(flags) : PM_KIND_CONSERVATIVE;
+    struct pm_sort sort = pm_phase_serves() ? sort_of(flags) : (struct pm_sort){0};
     if (!good) {
         errno = EINVAL;
         return NULL;
     }
-    if (pm_kind_is_pinned(kind) && !pm_choose_name(call))
+    if (pm_kind_is_pinned(sort.kind) && !pm_choose_name(call))
         return NULL;
     bool zero = flags & PMALLOC_ZERO;
-    if (!kind && zero && align <= 16)
+    if (!sort.kind && zero && align <= 16)
         return pm_calloc(1, size);
-    void *p = kind ? pm_malloc_of_kind(kind, size, align) : pm_memalign(align, size);
+    void *p = sort.kind ? pm_malloc_of_kind(sort, size, align) : pm_memalign(align, size);
     if (p && zero)
         pm_zero(p, size);
     return p;
@@ -352,7 +351,8 @@ EXPORT void *pmalloc_realloc_at(void *where, size_t size) {
     size_t room = pm_usable_size(old);
     if (old && size <= room && size >= room / 2)
         return old;
-    unsigned flags = old ? flags_of(pm_find(old).kind) : 0;
+    struct pm_found found = old ? pm_find(old) : (struct pm_found){0};
+    unsigned flags = pm_flags_of(&found);
     void *p = pmalloc_reserve(&op[0], size, 0, flags);
     if (p && old)
         memcpy(p, old, room < size ? room : size);

@@ -63,6 +63,9 @@ static inline uint64_t object_next(uint64_t at, uint64_t words) {
     return at + 1 < words && next >= words ? words - 1 : next;
 }
 
+// The type of an object that a publish makes (PMALLOC_TYPE); others have none.
+static inline unsigned object_type(uint64_t size) { return (unsigned)(size % 3); }
+
 static inline void object_fill(struct object *o, uint64_t id, uint64_t size) {
     uint64_t words = (size - sizeof *o) / 8;
     o->magic = OBJECT_MAGIC ^ id << 1;

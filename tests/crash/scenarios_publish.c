@@ -55,7 +55,8 @@ static void replace(struct draft *d, struct table *t) {
     uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 40000);
     // An object with a link has a pointer.
     unsigned flags = (rnd(2) ? PMALLOC_ZERO : 0) | (rnd(2) ? PMALLOC_PINNED : 0) |
-                     (!(old && old->link) && rnd(3) == 0 ? PMALLOC_POINTER_FREE : 0);
+                     (!(old && old->link) && rnd(3) == 0 ? PMALLOC_POINTER_FREE : 0) |
+                     PMALLOC_TYPE(object_type(size));
     struct object *o = pmalloc_reserve(&d->op[d->n++], size, 0, flags);
     if (!o)
         broken("no memory for an object");
@@ -74,7 +75,7 @@ static void replace_pinned(struct table *t) {
     uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 90000);
     world->expect.publish[schedule_self()] = (struct publish){.count = 0};
     world->expect.loose = 1;
-    struct object *o = pmalloc_alloc(size, 0, PMALLOC_PINNED);
+    struct object *o = pmalloc_alloc(size, 0, PMALLOC_PINNED | PMALLOC_TYPE(object_type(size)));
     if (!o)
         broken("no memory for an object");
     object_fill(o, world->points << 8, size);

@@ -257,8 +257,16 @@ static bool is_reached(const void *p) {
     return false;
 }
 
+static void check_type(const struct object *o, unsigned type) {
+    if (type && !object_wrong(o) && type != object_type(o->size))
+        bad("object at %p has type %u, and was made with %u", (void *)o, type,
+            object_type(o->size));
+}
+
 static int add_loose(void *p, size_t size, unsigned flags, void *count) {
     (void)size;
+    if (is_reached(p))
+        check_type(p, PMALLOC_TYPE_OF(flags));
     if (!(flags & PMALLOC_PINNED) || is_reached(p))
         return 0;
     if (++*(uint64_t *)count > world->expect.loose)

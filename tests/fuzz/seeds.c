@@ -146,11 +146,13 @@ static void *morphed(void **head) {
     return head;
 }
 
-// Blocks of a kind, small and large, in slabs of their own. Some are freed again.
+// Blocks of a kind, small and large, in slabs of their own, some of them of a type. Some are freed
+// again.
 static void *of_kind(enum pm_kind kind, void *head) {
     static const uint16_t size[] = {16, 48, 200, 1000, 5000, 20000};
     for (unsigned i = 0; i < 60; i++) {
-        void **p = pm_alloc_of_kind(kind, size[i % 6], 0);
+        void **p = pm_alloc_of_kind(
+            (struct pm_sort){(uint8_t)kind, (uint16_t)(i % 4 ? 0 : i * 400)}, size[i % 6], 0);
         MUST(p);
         memset(p, 0, 16);
         if (pm_kind_is_pinned(kind))

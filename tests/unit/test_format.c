@@ -299,7 +299,8 @@ static void test_slab_header(void) {
     FIELD(pm_slab_header, kind, 3, 1);
     FIELD(pm_slab_header, data_offset, 4, 4);
     FIELD(pm_slab_header, current, 8, 8);
-    FIELD(pm_slab_header, reserved, 16, 44);
+    FIELD(pm_slab_header, type, 16, 2);
+    FIELD(pm_slab_header, reserved, 18, 42);
     FIELD(pm_slab_header, crc, 60, 4);
 }
 
@@ -347,6 +348,7 @@ static void test_log_entries(void) {
 static void test_kinds(void) {
     CHECK_EQ(PM_INCOMPAT_KINDS, 8);
     CHECK_EQ(PM_INCOMPAT_PINNED, 16);
+    CHECK_EQ(PM_INCOMPAT_TYPES, 64);
     CHECK_EQ(sizeof(struct pm_pinned_table), 64);
     CHECK_EQ(PM_KIND_POINTER_FREE, 1);
     CHECK_EQ(PM_KIND_TYPED, 2);
