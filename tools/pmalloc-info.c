@@ -9,6 +9,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "common/bad_read.h"
+#include "common/block_list.h"
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/copy_print.h"
@@ -25,6 +26,7 @@
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 #include "types/types_print.h"
+#include "watch/blocks_report.h"
 #include "watch/follow.h"
 #include "watch/holders_report.h"
 #include "watch/live_leaks.h"
@@ -52,7 +54,11 @@ enum {
     KEY_METRICS,
     KEY_ALL,
     KEY_OUTPUT,
-    KEY_BACKUP
+    KEY_BACKUP,
+    KEY_BLOCKS,
+    KEY_TYPE,
+    KEY_CLASS,
+    KEY_UNREACHED
 };
 
 static const char *const synopsis[] = {
@@ -63,6 +69,7 @@ static const char *const synopsis[] = {
     "--medium [--json] PATH",
     "--nodes [--json] HEAP",
     "--leaks [--json] HEAP|PID",
+    "--blocks [--type N] [--class C] [--unreached] [--json] HEAP|PID",
     "--out [--json] HEAP|PID",
     "--holders [--width N] [--json] HEAP|PID",
     "--tree ROOT [--depth N] [--width N] [--json] HEAP",
@@ -112,6 +119,13 @@ static const char *const description[] = {
     "it was started with PMALLOC_LEAKS=stack, it also prints where they were allocated. All "
     "threads are stopped meanwhile, and go on as if nothing had been. Nothing is freed. A number "
     "is a heap if there is a directory of this name.",
+    "With --blocks it prints the blocks of a heap, a line for each: its address, its bytes, the "
+    "type that the program gave it by PMALLOC_TYPE(), whether it is pointer-free or pinned, and "
+    "whether no root reaches it. It takes the blocks of one type, of one size, or those that no "
+    "root reaches, if asked for. Of a heap in use it asks the process, whose threads are stopped "
+    "meanwhile and go on as if nothing had been; in commit mode the list is that of the last "
+    "commit. After a crash small blocks that no root reaches are not on record. It changes "
+    "nothing.",
     "With --out it prints which words of live blocks and roots lead out of the heap: into stacks, "
     "thread-local memory, files and anonymous memory of the program, and addresses where nothing "
     "is mapped. None of it will be there in the next run. It shows how many there are, by what "
@@ -156,6 +170,11 @@ static const struct cli_option options[] = {
     {KEY_DIFF, "diff", NULL, "Print what differs between two heaps."},
     {KEY_NODES, "nodes", NULL, "Print on which NUMA nodes the heap lies."},
     {KEY_LEAKS, "leaks", NULL, "Print which blocks nothing reaches, by size."},
+    {KEY_BLOCKS, "blocks", NULL, "Print the blocks, one by one."},
+    {KEY_TYPE, "type", "N", "With --blocks: those of this type, 0 to 65535; 0 is no type."},
+    {KEY_CLASS, "class", "C",
+     "With --blocks: those of C bytes, a size that the report of a heap shows, or large."},
+    {KEY_UNREACHED, "unreached", NULL, "With --blocks: those that no root reaches."},
     {KEY_OUT, "out", NULL, "Print which words lead out of the heap."},
     {KEY_HOLDERS, "holders", NULL, "Print which words of variables lead to the data."},
     {KEY_TREE, "tree", "ROOT", "Print the values that a root, or a member in it, leads to."},
@@ -188,6 +207,7 @@ static const struct cli_example examples[] = {
      "What becomes of it while a program uses it?"},
     {"pmalloc-info --html /dev/shm/store > store.html", "What does each root keep alive?"},
     {"pmalloc-info --leaks 4711", "What has this program lost so far?"},
+    {"pmalloc-info --blocks --type 7 --json /dev/shm/store", "Where are its blocks of type 7?"},
     {"pmalloc-info --holders 4711", "Which variables of this program have its data?"},
     {"pmalloc-info --metrics --output /var/lib/node_exporter/pmalloc.prom /mnt/pmem/store",
      "How is it, for the textfile collector?"},
@@ -222,6 +242,8 @@ static const struct kind {
     {BIT(DIFF), BIT(JSON), "--diff", "--json only"},
     {BIT(LEAKS), BIT(JSON), "--leaks", "--json only"},
     {BIT(OUT), BIT(JSON), "--out", "--json only"},
+    {BIT(BLOCKS), BIT(TYPE) | BIT(CLASS) | BIT(UNREACHED) | BIT(JSON), "--blocks",
+     "--type, --class, --unreached and --json only"},
     {BIT(HOLDERS), BIT(WIDTH) | BIT(JSON), "--holders", "--width and --json only"},
     {BIT(TYPES), BIT(JSON), "--types", "--json only"},
     {BIT(METRICS), BIT(ALL) | BIT(OUTPUT) | BIT(BACKUP), "--metrics",
@@ -233,8 +255,8 @@ static const struct kind {
 struct request {
     unsigned given; // the bits of all options
     bool json, map, follow, medium, nodes, svg, html, diff, leaks, out, holders, types, metrics,
-        all;
-    const char *interval, *count, *tree, *depth, *width, *output;
+        all, blocks, unreached;
+    const char *interval, *count, *tree, *depth, *width, *output, *type, *cls;
     const char **backups;
     int backup_count;
 };
@@ -263,23 +285,29 @@ static void take(int key, const char *value, void *arg) {
         q->width = value;
     else if (key == KEY_OUTPUT)
         q->output = value;
+    else if (key == KEY_TYPE)
+        q->type = value;
+    else if (key == KEY_CLASS)
+        q->cls = value;
     else if (key == KEY_BACKUP)
         add_backup(q, value);
     else
-        *(key == KEY_JSON      ? &q->json
-          : key == KEY_MAP     ? &q->map
-          : key == KEY_MEDIUM  ? &q->medium
-          : key == KEY_NODES   ? &q->nodes
-          : key == KEY_SVG     ? &q->svg
-          : key == KEY_HTML    ? &q->html
-          : key == KEY_DIFF    ? &q->diff
-          : key == KEY_LEAKS   ? &q->leaks
-          : key == KEY_OUT     ? &q->out
-          : key == KEY_HOLDERS ? &q->holders
-          : key == KEY_TYPES   ? &q->types
-          : key == KEY_METRICS ? &q->metrics
-          : key == KEY_ALL     ? &q->all
-                               : &q->follow) = true;
+        *(key == KEY_JSON        ? &q->json
+          : key == KEY_MAP       ? &q->map
+          : key == KEY_MEDIUM    ? &q->medium
+          : key == KEY_NODES     ? &q->nodes
+          : key == KEY_SVG       ? &q->svg
+          : key == KEY_HTML      ? &q->html
+          : key == KEY_DIFF      ? &q->diff
+          : key == KEY_LEAKS     ? &q->leaks
+          : key == KEY_OUT       ? &q->out
+          : key == KEY_HOLDERS   ? &q->holders
+          : key == KEY_TYPES     ? &q->types
+          : key == KEY_METRICS   ? &q->metrics
+          : key == KEY_ALL       ? &q->all
+          : key == KEY_BLOCKS    ? &q->blocks
+          : key == KEY_UNREACHED ? &q->unreached
+                                 : &q->follow) = true;
 }
 
 static void check_kind(const struct request *q) {
@@ -295,6 +323,8 @@ static void check_kind(const struct request *q) {
         cli_wrong(&tool, wrong & BIT(DEPTH) ? "--depth goes with --tree"
                          : wrong & (BIT(ALL) | BIT(OUTPUT) | BIT(BACKUP))
                              ? "--all, --backup and --output go with --metrics"
+                         : wrong & (BIT(TYPE) | BIT(CLASS) | BIT(UNREACHED))
+                             ? "--type, --class and --unreached go with --blocks"
                              : "--interval and --count go with --follow");
 }
 
@@ -345,8 +375,31 @@ static int show_nodes(const struct request *q, const char *heap) {
 
 static int show_leaks(const struct request *q, const struct info *info) {
     static struct pm_leaks leaks;
-    bool exact = heap_leaks_find(&leaks);
+    bool exact = heap_leaks_find(&info->found, &leaks);
     heap_leaks_print(info->heap, &leaks, exact, &info->found, q->json);
+    return cli_flush(PM_OK, PM_OPERATIONAL);
+}
+
+static struct block_list blocks_wanted(const struct request *q) {
+    struct block_list b = {.json = q->json, .unreached = q->unreached};
+    unsigned next;
+    b.type = q->type ? (int)cli_number(&tool, "--type", q->type, 0, 65535) : BLOCKS_OF_ANY;
+    b.cls = q->cls ? block_list_class(q->cls, &next) : BLOCKS_OF_ANY;
+    if (b.cls < BLOCKS_OF_ANY && next)
+        cli_wrong(&tool, "--class %.40s: no block has this size; the next one is %u", q->cls, next);
+    if (b.cls < BLOCKS_OF_ANY)
+        cli_wrong(&tool, "--class %.40s: the bytes of a block, at most %lu, or large", q->cls,
+                  PM_SMALL_MAX);
+    return b;
+}
+
+static int show_blocks(const struct request *q, const struct info *info) {
+    struct block_list b = blocks_wanted(q);
+    if (!block_list_at_rest(info->found.leaks_exact, &b.exact)) {
+        pm_say("no memory for the list of blocks");
+        return PM_OPERATIONAL;
+    }
+    block_list_print(&b, info->heap);
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }
 
@@ -391,7 +444,12 @@ static int show_busy(const struct request *q, const char *heap, struct pm_error 
         return cli_flush(out_of_process(owner, q->json), PM_OPERATIONAL);
     if (!lent && owner > 0 && q->holders)
         return cli_flush(holders_of_process(owner, width(q), q->json), PM_OPERATIONAL);
-    bool other = q->map || q->svg || q->html || q->leaks || q->out || q->tree || q->holders;
+    if (!lent && owner > 0 && q->blocks) {
+        struct block_list b = blocks_wanted(q);
+        return cli_flush(blocks_of_process(owner, &b), PM_OPERATIONAL);
+    }
+    bool other =
+        q->blocks || q->map || q->svg || q->html || q->leaks || q->out || q->tree || q->holders;
     if (!lent && !other) {
         pm_say("note: %.200s is in use by process %s; this is what its files say now (--follow "
                "goes on; --leaks asks the process; a copy by pmalloc-backup has the rest)",
@@ -417,7 +475,7 @@ static int show(const struct request *q, const char *heap) {
         status = pm_recover(&how, &info.found, &err);
         progress_end();
     }
-    if (status == PM_OK && !q->leaks && !q->tree && !q->out && !q->holders)
+    if (status == PM_OK && !q->leaks && !q->tree && !q->out && !q->holders && !q->blocks)
         status = census_take(&info.census, &err);
     if (status != PM_OK && pm_is_busy(&err))
         return show_busy(q, heap, &err);
@@ -428,6 +486,8 @@ static int show(const struct request *q, const char *heap) {
             info_error(info.heap, &err);
         return cli_flush(status, PM_OPERATIONAL);
     }
+    if (q->blocks)
+        return show_blocks(q, &info);
     if (q->leaks)
         return show_leaks(q, &info);
     if (q->tree)
@@ -468,7 +528,10 @@ int main(int argc, char **argv) {
                          : operand < argc - 1 ? "one heap at a time"
                                               : "name the heap's directory");
     check_kind(&q);
-    pid_t pid = q.leaks || q.out || q.holders ? live_leaks_process(argv[operand]) : 0;
+    struct block_list blocks = blocks_wanted(&q);
+    pid_t pid = q.leaks || q.out || q.holders || q.blocks ? live_leaks_process(argv[operand]) : 0;
+    if (pid && q.blocks)
+        return cli_flush(blocks_of_process(pid, &blocks), PM_OPERATIONAL);
     if (pid && q.holders)
         return cli_flush(holders_of_process(pid, width(&q), q.json), PM_OPERATIONAL);
     if (pid)

@@ -66,7 +66,7 @@ struct pm_leaks_asked {
 // Found by its first words. Other builds have another `layout`.
 #define PM_LEAKS_MAGIC_A 0x6b61656c63616d70u
 #define PM_LEAKS_MAGIC_B 0x9d3c5b7f21e8a604u
-#define PM_LEAKS_LAYOUT (7u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
+#define PM_LEAKS_LAYOUT (8u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
 
 struct pm_leaks_door {
     uint64_t magic_a, magic_b;
@@ -89,6 +89,10 @@ struct pm_leaks_door {
     const struct pm_sections_door *sections;
     const struct pm_start_seen *start;
     const bool *late; // roots wait for the moment at which they are restored
+    // Tables of the allocator, for pmalloc-info --blocks: what each of these variables has.
+    uint8_t *const *tags;
+    struct pm_vslab *const *vslabs;
+    struct pm_slab_bits *const *slab_bits;
 };
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "base/own_memory.h"
 #include "base/signal_stack.h"
+#include "blocks/slab.h"
 #include "commit/late.h"
 #include "leaks.h"
 #include "live/leaks_door.h"
@@ -129,6 +130,9 @@ static struct pm_leaks_door door __attribute__((used)) = {
     .commits = &pm_commit_lock.word,
     .start = &pm_start_seen,
     .late = &pm_late_awaited,
+    .tags = &pm_tag,
+    .vslabs = &pm_vslabs,
+    .slab_bits = &pm_slab_bits,
 };
 
 void pm_leaks_open_door(void) {

@@ -19,15 +19,16 @@ static void add_small(const struct pm_population *p, const uint64_t *allocated, 
     pm_leaks_add(leaks, p->old ? NULL : pm_slab_start(slab) + (size_t)i * size, size);
 }
 
-bool heap_leaks_find(struct pm_leaks *leaks) {
+bool heap_leaks_find(const struct pm_recovery *found, struct pm_leaks *leaks) {
     *leaks = (struct pm_leaks){0};
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
         char *at = pm_extent_address(e);
-        if (!e->slab && *pm_tag_at(at) != PM_TAG_EXTENT) // the sweep tags what is reached
+        if (!e->slab && *pm_tag_at(at) != pm_extent_tag(e)) // the sweep tags what is reached
             pm_leaks_add(leaks, at, pm_extent_bytes(e));
     }
-    return pm_bitmaps_read(add_small, leaks);
+    // A killed run leaves the bitmaps of the last clean close; they say nothing of it.
+    return found->leaks_exact && pm_bitmaps_read(add_small, leaks);
 }
 
 void heap_leaks_sizes(struct json *j, const struct pm_leaks *leaks) {

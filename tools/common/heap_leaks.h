@@ -14,7 +14,7 @@
 
 // After a pm_recover() that has written nothing. False: which small blocks were allocated is not on
 // record, as after a crash; only large blocks are counted.
-bool heap_leaks_find(struct pm_leaks *leaks);
+bool heap_leaks_find(const struct pm_recovery *found, struct pm_leaks *leaks);
 void heap_leaks_print(const char *heap, const struct pm_leaks *leaks, bool exact,
                       const struct pm_recovery *found, bool json);
 // The sizes as an array; a line of a table.
