@@ -1,70 +1,27 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
 """Recipes of servers whose state is a table of keys: memcached, mosquitto, dnsmasq, ngircd,
-opentracker, nbdkit. Each is killed at any instant under load. Then it has what a client was
-answered: under `output` all of it, under `idle` all up to some moment, and nothing behind that.
-RECIPE_KILLS: how often."""
+opentracker, nbdkit. Each is killed at any instant under load, which clients of other projects add
+to (recipe_loads.py). Then it has what a client was answered (recipe_tables.py). RECIPE_KILLS: how
+often."""
 
+import contextlib
 import hashlib
-import random
 import re
 import signal
 import socket
 import struct
 import threading
-import time
 import urllib.parse
 
 import pytest
-from conftest import busy, environment
-from programs import Server, free_port, program
-from test_recipes import KILLS, RUN, known
+import recipe_loads
+from conftest import run, said, succeeds
+from programs import free_port, program
+from recipe_tables import Table, kill_under_load, last_moment, told
+from test_recipes import known
 
 MODES = ("output", "idle")
-
-
-class Table(Server):
-    """write(key, value) returns when it was answered, and raises OSError where nobody answers.
-    read(key) gives None for what is not there."""
-
-    name = None
-    keys = range(40)
-
-    def __init__(self, heap, folder, commit, *arguments):
-        argv = [RUN, "--recipe", "-H", heap, "-s", f"COMMIT={commit}", program(self.name)]
-        super().__init__(self.name, [*argv, *arguments], folder, environment(preload=False))
-        self.wait_until(self.connect)
-
-    def connect(self):
-        self.stream = socket.create_connection(("127.0.0.1", self.port)).makefile("rwb")
-        return True
-
-    def begin(self, table):
-        """Before the writes of a run, once all was read. What is written to then."""
-        return table
-
-    def next(self, rng, key, old):
-        """What is written over the old value."""
-        return rng.randrange(1, 1 << 20)
-
-
-def told(line):
-    """An end of file is an answer that does not come."""
-    if not line:
-        raise ConnectionError
-    return line
-
-
-def last_moment(before, log, found):
-    """After how many of these writes the table was as it was found. None: at no moment."""
-    state = {key: before.get(key) for key in found}
-    wrong = {key for key in found if state[key] != found[key]}
-    moment = None if wrong else 0
-    for i, (key, value) in enumerate(log):
-        state[key] = value
-        (wrong.discard if value == found[key] else wrong.add)(key)
-        moment = moment if wrong else i + 1
-    return moment
 
 
 def test_the_oracle():
@@ -77,51 +34,6 @@ def test_the_oracle():
     assert last_moment({"c": 1}, log, {"a": 1, "b": 2, "c": None}) is None
 
 
-def load(server, rng, table):
-    """Writes until nobody answers. Returns the writes, and how many were answered."""
-    log, table = [], dict(table)
-    killer = threading.Timer(rng.uniform(0, 0.3), server.process.kill)
-    killer.start()
-    try:
-        while True:
-            key = rng.choice(server.keys)
-            log.append((key, server.next(rng, key, table.get(key))))
-            server.write(*log[-1])
-            table[key] = log[-1][1]
-    except OSError:
-        killer.join()
-        return log, len(log) - 1
-
-
-def settle(server, rng, table):
-    """A write that no kill takes back, since `idle` has had the time for a commit."""
-    key = rng.choice(server.keys)
-    table[key] = server.next(rng, key, table.get(key))
-    server.write(key, table[key])
-    time.sleep(busy())
-
-
-def kill_under_load(server_class, arguments, commit):
-    known(server_class.name)
-    rng, table, log, answered = random.Random(commit), {}, [], 0
-    earlier = None  # what `idle` may go back to, as well
-    for generation in range(KILLS + 1):
-        with server_class(*arguments) as server:
-            found = {key: server.read(key) for key in server.keys}
-            moment = last_moment(table, log, found)
-            moment = 0 if moment is None and found == earlier else moment
-            least = answered if commit == "output" else 0
-            assert moment is not None and moment >= least, (
-                f"kill {generation}: {answered} answered, as after {moment}; {table=} {log=} "
-                f"{found=}\n{server.text()[-2000:]}"
-            )
-            table, earlier = server.begin(found), found
-            if commit == "idle" and generation % 5 == 0:
-                settle(server, rng, table)
-                earlier = None
-            log, answered = load(server, rng, table)
-
-
 # ---- memcached ----------------------------------------------------------------------------------
 
 
@@ -131,12 +43,19 @@ class Memcached(Table):
     def __init__(self, heap, folder, commit):
         self.port = free_port()
         arguments = ["-u", "root", "-p", self.port, "-U", 0, "-l", "127.0.0.1", "-t", 2]
+        arguments += ["-m", 1024]  # nothing is evicted, some hundred loads long
         super().__init__(heap, folder, commit, *arguments)
 
     def ask(self, request):
         self.stream.write(request + b"\r\n")
         self.stream.flush()
         return told(self.stream.readline()).rstrip()
+
+    def stats(self):
+        lines = [self.ask(b"stats")]
+        while lines[-1] != b"END":
+            lines.append(told(self.stream.readline()).rstrip())
+        return b" ".join(line.removeprefix(b"STAT ") for line in lines).decode()
 
     def read(self, key):
         line = self.ask(b"get k%d" % key)
@@ -152,10 +71,25 @@ class Memcached(Table):
     def write(self, key, value):
         """Of many sizes, so items go from one class to another."""
         if value is None:
-            assert self.ask(b"delete k%d" % key) == b"DELETED"
+            told_of = self.ask(b"delete k%d" % key)
+            assert told_of == b"DELETED", (told_of, self.stats())
             return
         text = b"%07d" % value * (1 + value % 400)
         assert self.ask(b"set k%d 0 0 %d\r\n%s" % (key, len(text), text)) == b"STORED"
+
+    def crowd(self, mark):
+        return recipe_loads.memcached(self.port, self.log.parent, mark)
+
+    def own_tests(self):
+        done = run([program("memccapable"), "-h", "127.0.0.1", "-p", self.port], preload=False)
+        assert succeeds(done).count("[pass]") > 50, said(done)
+
+    def marked(self, mark):
+        if self.ask(b"get load") == b"END":
+            return False
+        text = told(self.stream.readline()).rstrip()
+        assert self.stream.readline() == b"END\r\n"
+        return text == b"%d" % mark
 
 
 @pytest.mark.parametrize("commit", MODES)
@@ -179,8 +113,8 @@ class Mosquitto(Table):
 
     def __init__(self, heap, folder, commit):
         self.port, self.number = free_port(), 0
-        listener = f"listener {self.port} 127.0.0.1"
-        (folder / "conf").write_text(f"{listener}\nallow_anonymous true\nuser root\n")
+        lines = (f"listener {self.port} 127.0.0.1", "allow_anonymous true", "user root")
+        (folder / "conf").write_text("\n".join((*lines, "set_tcp_nodelay true\n")))
         super().__init__(heap, folder, commit, "-c", folder / "conf")
 
     def connect(self):
@@ -204,14 +138,19 @@ class Mosquitto(Table):
 
     def read(self, key):
         """What comes between two answers is the message that was retained."""
+        text = self.read_topic(f"t/{key}")
+        return int(text) if text else None
+
+    def read_topic(self, topic):
         number, value = self.next_number(), None
-        self.send(0x82, number + text_of(f"t/{key}") + b"\0")
-        self.send(0xA2, self.next_number() + text_of(f"t/{key}"))
+        self.send(0x82, number + text_of(topic) + b"\0")
+        self.send(0xA2, self.next_number() + text_of(topic))
         self.send(0xC0, b"")
         while (got := self.receive())[0] != PINGRESP:
             if got[0] == PUBLISH:
-                assert value is None and got[1].startswith(text_of(f"t/{key}")), got
-                value = int(got[1][len(text_of(f"t/{key}")) :])
+                assert got[1].startswith(text_of(topic)), got
+                assert value is None or topic.startswith("load/")  # which somebody writes to
+                value = value or got[1][len(text_of(topic)) :]
             elif got[0] == SUBACK:
                 assert got[1] == number + b"\0", got
         return value
@@ -223,6 +162,12 @@ class Mosquitto(Table):
         number = self.next_number()
         self.send(0x33, text_of(f"t/{key}") + number + str(value or "").encode())
         assert self.receive() == (PUBACK, number)
+
+    def crowd(self, mark):
+        return recipe_loads.mosquitto(self.port, mark)
+
+    def marked(self, mark):
+        return self.read_topic("load/mark") == b"%d" % mark
 
 
 @pytest.mark.parametrize("commit", MODES)
@@ -245,11 +190,12 @@ class Upstream(threading.Thread):
         super().__init__(daemon=True)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
-        self.address = None
+        self.address, self.asked = None, set()
 
     def run(self):
         while True:
             query, peer = self.socket.recvfrom(2048)
+            self.asked.add(query[13 : 13 + query[12]])
             asked = query[12 : query.index(b"\0", 12) + 5]
             if self.address is None:
                 answer = query[:2] + b"\x81\x82\0\1\0\0\0\0\0\0" + asked
@@ -273,7 +219,7 @@ class Dnsmasq(Table):
     def connect(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(("127.0.0.1", self.port))
-        self.socket.settimeout(2)
+        self.socket.settimeout(0.1)
         self.upstream.address = None
         self.ask("ready")
         return True
@@ -281,9 +227,18 @@ class Dnsmasq(Table):
     def ask(self, name):
         self.asked += 1
         self.socket.send(question(self.asked % 65536, name))
-        answer = self.socket.recv(2048)
+        answer = self.receive()
         assert answer[:2] == struct.pack(">H", self.asked % 65536)
         return struct.unpack(">I", answer[-4:])[0] if answer[3] & 15 == 0 else None
+
+    def receive(self):
+        """Of a server that is killed with a question nothing more is heard, no error either."""
+        for _ in range(20):
+            with contextlib.suppress(TimeoutError):
+                return self.socket.recv(2048)
+            if self.process.poll() is not None:
+                break
+        raise ConnectionError
 
     def begin(self, table):
         """Its cache is emptied now and then: else there would be nothing new to ask. The entries of
@@ -304,6 +259,13 @@ class Dnsmasq(Table):
     def write(self, key, value):
         self.upstream.address = value
         assert self.ask(f"n{key}") == value
+
+    def crowd(self, mark):
+        self.upstream.asked.clear()
+        return recipe_loads.dnsmasq(self.port, self.log.parent, mark)
+
+    def marked(self, mark):
+        return f"load-{mark}".encode() in self.upstream.asked
 
 
 @pytest.mark.parametrize("commit", MODES)
@@ -378,6 +340,13 @@ class Ngircd(Table):
         self.say(f"TOPIC #c{key} :{value}")
         self.until(f"TOPIC #c{key} :{value}$")
 
+    def crowd(self, mark):
+        return recipe_loads.ngircd(self.port, mark)
+
+    def marked(self, mark):
+        self.say("LIST #load")
+        return any(line.endswith(f":{mark}") for line in self.until(" 323 "))
+
 
 @pytest.mark.parametrize("commit", MODES)
 def test_ngircd_is_killed_under_load(commit, shm, tmp_path):
@@ -393,12 +362,15 @@ def test_ngircd_keeps_modes_and_lists(shm, tmp_path):
                 server.until("MODE #c .*good")
                 continue
             server.say("JOIN #c\r\nMODE #c\r\nMODE #c b\r\nMODE #c e")
-            said = "\n".join(server.until(" 349 "))
-            assert re.search(r" 324 .*#c \+\w*l\w* 17", said), said
-            assert re.search(" 367 .*bad", said) and re.search(" 348 .*good", said), said
+            text = "\n".join(server.until(" 349 "))
+            assert re.search(r" 324 .*#c \+\w*l\w* 17", text), text
+            assert re.search(" 367 .*bad", text) and re.search(" 348 .*good", text), text
 
 
 # ---- opentracker --------------------------------------------------------------------------------
+
+
+LOADS = (1000, 1001, 1002)  # torrents of the load
 
 
 class Opentracker(Table):
@@ -409,7 +381,7 @@ class Opentracker(Table):
     def __init__(self, heap, folder, commit):
         self.port = free_port()
         folder.chmod(0o755)  # it changes its root directory to it, as nobody
-        names = "".join(f"{self.torrent(key).hex()}\n" for key in self.keys)
+        names = "".join(f"{self.torrent(key).hex()}\n" for key in (*self.keys, *LOADS))
         (folder / "torrents").write_text(names)
         arguments = ["-i", "127.0.0.1", "-p", self.port, "-P", self.port]
         super().__init__(heap, folder, commit, *arguments, "-d", folder, "-w", "torrents")
@@ -428,8 +400,11 @@ class Opentracker(Table):
         return answer.partition(b"\r\n\r\n")[2]
 
     def read(self, key):
-        found = re.search(rb"8:completei(\d+)e", self.ask("scrape", key))
-        return int(found[1]) or None if found else None
+        return self.scraped("complete", key) or None
+
+    def scraped(self, what, key):
+        found = re.search(rb"\d:%si(\d+)e" % what.encode(), self.ask("scrape", key))
+        return int(found[1]) if found else 0
 
     def next(self, rng, key, old):
         old = old or 0
@@ -446,6 +421,13 @@ class Opentracker(Table):
         peer = f"&peer_id=-XX0000-{0:012}&port={max(old, new)}&left=0&uploaded=0&downloaded=0"
         self.ask("announce", key, f"{peer}&event={event}&compact=1")
         self.seeders[key] = value
+
+    def crowd(self, mark):
+        self.peers = self.scraped("incomplete", LOADS[0])
+        return recipe_loads.opentracker(self.port, [self.torrent(key) for key in LOADS], mark)
+
+    def marked(self, mark):
+        return self.scraped("incomplete", LOADS[0]) != self.peers
 
 
 @pytest.mark.parametrize("commit", MODES)
@@ -476,9 +458,8 @@ class Nbdkit(Table):
         assert len(told(self.stream.read(10))) == 10
         return True
 
-    def ask(self, what, key, data=b""):
+    def ask(self, what, at, data=b""):
         self.number += 1
-        at = key * BLOCK * 10 + 512
         head = struct.pack(">IHHQQI", 0x25609513, 0, what, self.number, at, BLOCK)
         self.stream.write(head + data)
         self.stream.flush()
@@ -488,13 +469,23 @@ class Nbdkit(Table):
         assert answer == struct.pack(">IIQ", 0x67446698, 0, self.number)
         return self.stream.read(BLOCK) if what == READ else None
 
+    @staticmethod
+    def place(key):
+        return key * BLOCK * 10 + 512
+
     def read(self, key):
-        data = self.ask(READ, key)
+        data = self.ask(READ, self.place(key))
         assert data == data[:4] * (BLOCK // 4), f"the write of block {key} is halved"
         return struct.unpack(">I", data[:4])[0] or None
 
     def write(self, key, value):
-        self.ask(WRITE, key, struct.pack(">I", value) * (BLOCK // 4))
+        self.ask(WRITE, self.place(key), struct.pack(">I", value) * (BLOCK // 4))
+
+    def crowd(self, mark):
+        return recipe_loads.nbdkit(self.port, mark)
+
+    def marked(self, mark):
+        return self.ask(READ, recipe_loads.PART) == bytes([1 + mark % 255]) * BLOCK
 
 
 @pytest.mark.parametrize("commit", MODES)

@@ -207,57 +207,6 @@ def test_those_that_there_are():
 # ---- redis --------------------------------------------------------------------------------------
 
 
-class Writer(threading.Thread):
-    """Sets k0, k1, ... and remembers what was answered, as a client does that depends on it."""
-
-    def __init__(self, port, first):
-        super().__init__()
-        self.socket = socket.create_connection(("127.0.0.1", int(port)))
-        self.sent = self.answered = first
-
-    def run(self):
-        answers = self.socket.makefile("rb")
-        try:
-            while True:
-                key, value = f"k{self.sent}", f"{self.sent * 7}" * 5
-                text = f"*3\r\n$3\r\nSET\r\n${len(key)}\r\n{key}\r\n${len(value)}\r\n{value}\r\n"
-                self.sent += 1
-                self.socket.sendall(text.encode())
-                if answers.readline() != b"+OK\r\n":
-                    return
-                self.answered += 1
-        except OSError:
-            return
-
-
-def check_keys(redis, least, most):
-    """The keys are those up to one that was sent and, if that counts, not before one answered."""
-    count = int(redis.ask("dbsize"))
-    assert least <= count <= most, (least, count, most)
-    for i in {0, count // 2, count - 1} if count else ():
-        assert redis.ask("get", f"k{i}") == f"{i * 7}" * 5
-    assert redis.ask("get", f"k{count}") == ""
-    return count
-
-
-@pytest.mark.parametrize("commit", ["output:0", "output", "idle", "idle:1s"])
-def test_redis_is_killed_under_load(commit, shm):
-    """Under `output` each answer is there; under `idle` all up to some moment."""
-    redis_roots(shm)
-    rng, sent, answered = random.Random(commit), 0, 0
-    for _ in range(KILLS + 1):
-        redis = Redis(shm / "heap", None, shm, through=[RUN, "--recipe"], COMMIT=commit)
-        try:
-            count = check_keys(redis, answered if commit.startswith("output") else 0, sent)
-            writer = Writer(redis.port, count)
-            writer.start()
-            time.sleep(rng.uniform(0, 0.7))
-        finally:
-            redis.stop(signal.SIGKILL)
-        writer.join()
-        sent, answered = writer.sent, writer.answered
-
-
 def test_redis_by_default(shm):
     """The recipe's own mode, as the README has it: what was idle for a second is kept."""
     redis_roots(shm)
