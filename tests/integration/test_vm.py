@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "tests/vm"))
 import images  # noqa: E402
 import initramfs  # noqa: E402
 import machine  # noqa: E402
+import recipes  # noqa: E402
 import saved  # noqa: E402
 from ledger import Census, Ledger, Operations, Walk, Wrong, check_strictly, classify  # noqa: E402
 from rig import KINDS, Rig, Stop  # noqa: E402
@@ -90,6 +91,33 @@ def test_an_older_table_or_none_is_wrong():
         strictly(table(40), 40, walked(table(39), 39))
     with pytest.raises(Wrong, match="the root is none"):
         strictly(table(40), 40, Walk("none", 0))
+
+
+# ---- servers with recipes
+
+
+@pytest.mark.parametrize("promised, first", [(True, 3), (False, 2)])
+def test_what_a_server_must_have(promised, first):
+    """Retained messages: as after all that was answered, or up to some moment behind the start."""
+    for found in range(1, 30):
+        ledger = recipes.Ledger("mosquitto")
+        ledger.feed(f"phase open\nfound {' '.join(recipes.mosquitto_after(2))}\n")
+        ledger.promised = promised
+        ledger.feed("3\n4")  # the second answer is cut off
+        ledger.cut()
+        text = f"recover 0 x\nfound {' '.join(recipes.mosquitto_after(found))}\nchecked\n"
+        if first <= found < 3 + recipes.AHEAD:
+            ledger.feed(text)
+            kept = recipes.mosquitto_after(found)
+            assert recipes.mosquitto_after(ledger.answered) == kept and ledger.answered <= found
+        else:
+            with pytest.raises(recipes.Wrong, match="must be there"):
+                ledger.feed(text)
+
+
+def test_a_server_that_does_not_start_is_wrong():
+    with pytest.raises(recipes.Wrong, match="ended: no heap"):
+        recipes.Ledger("redis").feed("phase open\nended: no heap\n")
 
 
 # ---- the census

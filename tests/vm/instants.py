@@ -149,11 +149,7 @@ class Rig:
         self.folder, self.options = folder, options
         self.rng = random.Random(f"commit {options.seed} {kernel.version}")
         self.media = [MEDIA[name] for name in PLACES if name in options.media]
-        self.slots = [
-            Slot(medium, trigger, self.rng.randrange(1 << 32))
-            for medium in self.media
-            for trigger in options.triggers
-        ]
+        self.slots = self.slots_of(options)
         self.span = 1.0  # seconds from the first word of a boot until all are at work
         self.boots = self.panics = 0
         self.longest = 0.0
@@ -163,6 +159,16 @@ class Rig:
         self.programs = min(options.programs, len(options.triggers))
         ports = [f"{m.name}.{n}" for m in self.media for n in range(self.programs)]
         self.guest = saved.Guest(kernel, base, folder, self.media, "mem-ctrl", ports)
+
+    def slots_of(self, options):
+        return [
+            Slot(medium, trigger, self.rng.randrange(1 << 32))
+            for medium in self.media
+            for trigger in options.triggers
+        ]
+
+    def boot_job(self, jobs):
+        return "\n".join([*jobs, "wait"])
 
     def turn(self):
         """The heaps of the next boot by port. Media begin with different triggers."""
@@ -181,7 +187,7 @@ class Rig:
         started = time.monotonic()
         hows = ("",) if last else ("recover", "open")
         jobs = [slot.job(port, self.rng.choice(hows)) for port, slot in slots.items()]
-        boot = self.guest.boot("\n".join([*jobs, "wait"]))
+        boot = self.guest.boot(self.boot_job(jobs))
         files = {name: (slots[name], open(path, "rb")) for name, path in boot.ports.items()}
         try:
             if self.watch(boot, files, last):
@@ -304,11 +310,11 @@ class Rig:
         return "\n".join(parts)
 
 
-def cut(kernel, base, folder, options, cuts, late):
+def cut(kernel, base, folder, options, cuts, late, kind=Rig, name="commit mode"):
     """Cuts the power so often, or until `late(seconds)` says that a boot would take too long.
     Returns what is wrong, and the report."""
     begun = time.monotonic()
-    rig = Rig(kernel, base, folder, options)
+    rig = kind(kernel, base, folder, options)
     complaints, made = [], 0
     try:
         while made < cuts and not (rig.boots and late(2 * rig.longest)):
@@ -321,5 +327,5 @@ def cut(kernel, base, folder, options, cuts, late):
     except KeyboardInterrupt:
         pass
     died = f"; the guest's kernel died {rig.panics} times" if rig.panics else ""
-    head = f"commit mode, Linux {kernel.version}: {made} cuts of each medium"
+    head = f"{name}, Linux {kernel.version}: {made} cuts of each medium"
     return complaints, f"{head}, {time.monotonic() - begun:.0f} s{died}\n{rig.line()}"
