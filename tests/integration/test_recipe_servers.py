@@ -51,8 +51,8 @@ class Memcached(Table):
         self.stream.flush()
         return told(self.stream.readline()).rstrip()
 
-    def stats(self):
-        lines = [self.ask(b"stats")]
+    def stats(self, of=b""):
+        lines = [self.ask(b"stats" + of)]
         while lines[-1] != b"END":
             lines.append(told(self.stream.readline()).rstrip())
         return b" ".join(line.removeprefix(b"STAT ") for line in lines).decode()
@@ -95,6 +95,14 @@ class Memcached(Table):
 @pytest.mark.parametrize("commit", MODES)
 def test_memcached_is_killed_under_load(commit, shm, tmp_path):
     kill_under_load(Memcached, (shm / "heap", tmp_path, commit), commit)
+
+
+def test_memcached_moves_nothing_of_its_own_accord(shm, tmp_path):
+    """Neither pages of items, nor marks through their lists: an instant amid that is of no use."""
+    known("memcached")
+    with Memcached(shm / "heap", tmp_path, "idle") as server:
+        settings = server.stats(b" settings")
+        assert "slab_reassign no" in settings and "lru_crawler no" in settings
 
 
 # ---- mosquitto ----------------------------------------------------------------------------------
