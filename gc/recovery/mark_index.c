@@ -91,7 +91,9 @@ static void add_slab(const struct pm_extent *e) {
     struct pm_population population[2];
     uint32_t slab = pm_extent_slab(e);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
-    bool plain = count == 1 && !(pm_vslabs[slab].kind & ~PM_KIND_TYPED);
+    // Beside the program, blocks of kinds are not swept (pm_arena_reclaim() knows classes by tags).
+    unsigned kinds = x->beside ? PM_KIND_ALL : PM_KIND_ALL & ~PM_KIND_TYPED;
+    bool plain = count == 1 && !(pm_vslabs[slab].kind & kinds);
     if (pm_kind_is_pinned(pm_vslabs[slab].kind)) {
         add_pinned(slab);
         return;
