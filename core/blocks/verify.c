@@ -75,22 +75,42 @@ static int verify_extents(const struct pm_shard *s, struct tally *sum, struct pm
 
 // ---- free sets ----------------------------------------------------------------------------------
 
-static int verify_set(const struct pm_free_set *set, enum pm_extent_state state,
-                      const struct tally *sum, struct pm_error *err) {
-    uint64_t pages = 0, count = 0;
-    for (unsigned list = 0; list < PM_SIZE_LISTS; list++) {
-        if ((set->head[list] != 0) != (set->some[list / 64] >> list % 64 & 1))
-            return WRONG("free list %u: its bit is wrong", list);
-        for (uint32_t i = set->head[list]; i; i = pm_extents[i].next) {
-            if (pm_extents[i].state != state || ++count > sum->count[state])
-                return WRONG("free list %u holds extent %u, which is not free", list, i);
-            pages += pm_extents[i].pages;
-        }
+struct free_sum {
+    enum pm_extent_state state;
+    uint64_t most, pages, count;
+};
+
+// A list of a set, with its bit.
+static int verify_free(struct pm_free_set *set, uint32_t *head, bool some, struct free_sum *found,
+                       struct pm_error *err) {
+    if ((*head != 0) != some)
+        return WRONG("a free list: its bit is wrong");
+    for (uint32_t i = *head; i; i = pm_extents[i].next) {
+        if (pm_extents[i].state != found->state || ++found->count > found->most)
+            return WRONG("a free list holds extent %u, which is not free", i);
+        if (pm_free_head(set, &pm_extents[i]) != head)
+            return WRONG("extent %u is in another free list than its own", i);
+        found->pages += pm_extents[i].pages;
     }
-    if (count != sum->count[state] || pages != sum->pages[state] || pages != set->pages)
+    return PM_OK;
+}
+
+static int verify_set(struct pm_free_set *set, enum pm_extent_state state, const struct tally *sum,
+                      struct pm_error *err) {
+    struct free_sum found = {.state = state, .most = sum->count[state]};
+    int status = PM_OK;
+    for (unsigned list = 0; list < PM_SIZE_LISTS && status == PM_OK; list++)
+        status =
+            verify_free(set, &set->head[list], set->some[list / 64] >> list % 64 & 1, &found, err);
+    for (unsigned i = 0; i < PM_CROOKED_LISTS && status == PM_OK; i++)
+        status = verify_free(set, &set->crooked[i], set->some_crooked >> (PM_CROOKED_FIRST + i) & 1,
+                             &found, err);
+    if (status != PM_OK)
+        return status;
+    if (found.count != found.most || found.pages != sum->pages[state] || found.pages != set->pages)
         return WRONG("free lists hold %lu pages in %lu extents, the range %lu in %lu",
-                     (unsigned long)pages, (unsigned long)count, (unsigned long)sum->pages[state],
-                     (unsigned long)sum->count[state]);
+                     (unsigned long)found.pages, (unsigned long)found.count,
+                     (unsigned long)sum->pages[state], (unsigned long)sum->count[state]);
     return PM_OK;
 }
 
@@ -349,7 +369,7 @@ static int verify_slabs(bool swept, struct pm_error *err) {
 }
 
 static int verify_shard(struct pm_shard *s, struct pm_error *err) {
-    const struct pm_shard_extents *x = s->extents;
+    struct pm_shard_extents *x = s->extents;
     struct tally sum = {0};
     int status = verify_extents(s, &sum, err);
     if (status == PM_OK)

@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "free_extents.h"
 
-#define CANDIDATES 16 // extents tried in each list, because alignment may rule some out
+_Static_assert(PM_SLAB_PAGES == 16, "as the lists that have twins");
 
 static struct pm_free_set *set_of(struct pm_shard_extents *x, const struct pm_extent *e) {
     return e->state == PM_EXTENT_RECLAIMED ? &x->reclaimed : &x->retained;
@@ -28,18 +28,37 @@ void pm_age_remove(struct pm_shard *s, uint32_t index) {
     age_remove(s->extents, &pm_extents[index]);
 }
 
+// Whether no slab has room in an extent that is as long as one, or longer.
+static bool is_crooked(const struct pm_extent *e) {
+    uint64_t first = (e->page + PM_SLAB_PAGES - 1) & ~(uint64_t)(PM_SLAB_PAGES - 1);
+    return e->pages >= PM_SLAB_PAGES && first + PM_SLAB_PAGES > e->page + e->pages;
+}
+
+uint32_t *pm_free_head(struct pm_free_set *set, const struct pm_extent *e) {
+    unsigned list = pm_size_list(e->pages);
+    return is_crooked(e) ? &set->crooked[list - PM_CROOKED_FIRST] : &set->head[list];
+}
+
+// After a change of the list that the extent belongs to.
+static void note_list(struct pm_free_set *set, const struct pm_extent *e, const uint32_t *head) {
+    unsigned list = pm_size_list(e->pages);
+    uint64_t *some = head == &set->head[list] ? &set->some[list / 64] : &set->some_crooked;
+    uint64_t bit = 1ull << list % 64;
+    *some = *head ? *some | bit : *some & ~bit;
+}
+
 void pm_free_insert(struct pm_shard *s, uint32_t index, enum pm_extent_state state) {
     struct pm_extent *e = &pm_extents[index];
     e->state = (uint8_t)state;
     struct pm_shard_extents *x = s->extents;
     struct pm_free_set *set = set_of(x, e);
-    unsigned list = pm_size_list(e->pages);
+    uint32_t *head = pm_free_head(set, e);
     e->prev = 0;
-    e->next = set->head[list];
+    e->next = *head;
     if (e->next)
         pm_extents[e->next].prev = index;
-    set->head[list] = index;
-    set->some[list / 64] |= 1ull << list % 64;
+    *head = index;
+    note_list(set, e, head);
     set->pages += e->pages;
     pm_bounds_set(e, index);
     if (state == PM_EXTENT_RECLAIMED)
@@ -50,20 +69,19 @@ void pm_free_remove(struct pm_shard *s, uint32_t index) {
     struct pm_extent *e = &pm_extents[index];
     struct pm_shard_extents *x = s->extents;
     struct pm_free_set *set = set_of(x, e);
-    unsigned list = pm_size_list(e->pages);
-    *(e->prev ? &pm_extents[e->prev].next : &set->head[list]) = e->next;
+    uint32_t *head = pm_free_head(set, e);
+    *(e->prev ? &pm_extents[e->prev].next : head) = e->next;
     if (e->next)
         pm_extents[e->next].prev = e->prev;
-    if (!set->head[list])
-        set->some[list / 64] &= ~(1ull << list % 64);
+    note_list(set, e, head);
     set->pages -= e->pages;
     if (e->state == PM_EXTENT_RECLAIMED)
         age_remove(x, e);
 }
 
-static unsigned next_list(const struct pm_free_set *set, unsigned from) {
+static unsigned next_list(const struct pm_free_set *set, unsigned from, uint64_t crooked) {
     for (unsigned word = from / 64; word < sizeof set->some / sizeof set->some[0]; word++) {
-        uint64_t bits = set->some[word];
+        uint64_t bits = set->some[word] | (word ? 0 : crooked);
         if (word == from / 64)
             bits &= ~0ull << from % 64;
         if (bits)
@@ -73,24 +91,39 @@ static unsigned next_list(const struct pm_free_set *set, unsigned from) {
 }
 
 uint32_t pm_free_largest(const struct pm_free_set *set) {
-    for (unsigned word = sizeof set->some / sizeof set->some[0]; word-- > 0;)
-        if (set->some[word])
-            return set->head[word * 64 + 63u - (unsigned)__builtin_clzll(set->some[word])];
+    for (unsigned word = sizeof set->some / sizeof set->some[0]; word-- > 0;) {
+        uint64_t bits = set->some[word] | (word ? 0 : set->some_crooked);
+        if (!bits)
+            continue;
+        unsigned list = word * 64 + 63u - (unsigned)__builtin_clzll(bits);
+        return set->head[list] ? set->head[list] : set->crooked[list - PM_CROOKED_FIRST];
+    }
     return 0;
 }
 
-uint32_t pm_free_fit(const struct pm_free_set *set, uint64_t pages, uint64_t align) {
-    for (unsigned list = pm_size_list(pages); (list = next_list(set, list)) < PM_SIZE_LISTS;
-         list++) {
-        unsigned tries = CANDIDATES;
-        for (uint32_t i = set->head[list]; i && tries--; i = pm_extents[i].next) {
-            const struct pm_extent *e = &pm_extents[i];
-            uint64_t first = (e->page + align - 1) & ~(align - 1);
-            if (first + pages <= e->page + e->pages)
-                return i;
-        }
+static uint32_t fit_in(uint32_t i, uint64_t pages, uint64_t align) {
+    for (; i; i = pm_extents[i].next) {
+        const struct pm_extent *e = &pm_extents[i];
+        uint64_t first = (e->page + align - 1) & ~(align - 1);
+        if (first + pages <= e->page + e->pages)
+            return i;
     }
     return 0;
+}
+
+// In a list above that of pages + align - 1 the first extent fits. Below, alignment may rule many
+// out; for slabs their own lists do that beforehand.
+uint32_t pm_free_fit(const struct pm_free_set *set, uint64_t pages, uint64_t align) {
+    bool straight = pages >= PM_SLAB_PAGES && align >= PM_SLAB_PAGES;
+    uint64_t crooked = straight ? 0 : set->some_crooked;
+    uint32_t found = 0;
+    for (unsigned list = pm_size_list(pages);
+         !found && (list = next_list(set, list, crooked)) < PM_SIZE_LISTS; list++) {
+        found = fit_in(set->head[list], pages, align);
+        if (!found && list < 64 && crooked >> list & 1)
+            found = fit_in(set->crooked[list - PM_CROOKED_FIRST], pages, align);
+    }
+    return found;
 }
 
 // An extent can be no longer than what an entry of the log can say.

@@ -17,13 +17,20 @@
 // Up to 7 pages there is one list for each length; above, eight lists for each doubling of it.
 #define PM_SIZE_LISTS 224
 
+// Lists that have a twin for extents in which no slab has room: those of 16 to 31 pages. Longer
+// extents have room for one wherever they lie, shorter ones nowhere.
+#define PM_CROOKED_FIRST 16u
+#define PM_CROOKED_LISTS 8u
+
 #define PM_GAPS_KNOWN 8
 
 // The free extents of one state, in lists by length. `some` has a bit for each list, set while the
-// list is not empty. `pages` is the sum of all lengths.
+// list is not empty; `some_crooked` for the twins. `pages` is the sum of all lengths.
 struct pm_free_set {
     uint32_t head[PM_SIZE_LISTS];
     uint64_t some[(PM_SIZE_LISTS + 63) / 64];
+    uint32_t crooked[PM_CROOKED_LISTS];
+    uint64_t some_crooked;
     uint64_t pages;
 };
 

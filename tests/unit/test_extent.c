@@ -128,6 +128,43 @@ static void test_best_fit(void) {
     check_partition();
 }
 
+// One of the free extents has room for `pages` pages from a multiple of `align` on, and was freed
+// first; more of the same length that have not were freed after it. The heap does not grow.
+static void find_among_fragments(uint64_t length, uint64_t period, uint64_t good, uint64_t pages,
+                                 uint64_t align) {
+    enum { FRAGMENTS = 24 }; // fewer pages than a request gives back
+    uint32_t hole[FRAGMENTS + 1], rest = 0;
+    start("3600000");
+    uint32_t piece = pm_extent_take((FRAGMENTS + 2) * period, 64);
+    MUST(piece && pm_extent_publish(piece, false));
+    pm_extent_release(piece);
+    for (unsigned i = 0; i <= FRAGMENTS; i++) { // each is cut from the one piece, in order
+        uint64_t before = i ? 1 : good;
+        uint32_t wall = pm_extent_take(before, 1);
+        hole[i] = pm_extent_take(length, 1);
+        rest = pm_extent_take(period - length - before, 1);
+        MUST(wall && hole[i] && rest && pm_extent_publish(wall, false) &&
+             pm_extent_publish(hole[i], false) && pm_extent_publish(rest, false));
+        MUST(pm_extents[hole[i]].page % period == before);
+    }
+    while (pm_extent_stats().reclaimed_pages + pm_extent_stats().retained_pages)
+        MUST((rest = pm_extent_take(1, 1)) && pm_extent_publish(rest, false));
+    uint64_t at = pm_extents[hole[0]].page, end = pm_heap.shard[0].frontier;
+    for (unsigned i = 0; i <= FRAGMENTS; i++)
+        pm_extent_release(hole[i]);
+    uint32_t found = pm_extent_take(pages, align);
+    MUST(found && pm_extent_publish(found, false));
+    CHECK_EQ(pm_extents[found].page, (at + align - 1) & ~(align - 1));
+    CHECK_EQ(pm_heap.shard[0].frontier, end);
+    struct pm_error err;
+    CHECK_EQ(pm_verify(true, &err), PM_OK);
+}
+
+static void test_a_slab_among_fragments(void) { find_among_fragments(20, 64, 14, 16, 16); }
+static void test_an_aligned_block_among_fragments(void) { find_among_fragments(40, 64, 2, 40, 2); }
+// Which has room in an extent without room for a slab.
+static void test_a_short_block_among_fragments(void) { find_among_fragments(16, 64, 5, 5, 16); }
+
 static void test_resize_in_place(void) {
     start_with_one_piece();
     struct held a, b, c;
@@ -319,6 +356,9 @@ int main(void) {
     RUN_CHILD(backing);
     RUN_CHILD(coalescing);
     RUN_CHILD(best_fit);
+    RUN_CHILD(a_slab_among_fragments);
+    RUN_CHILD(an_aligned_block_among_fragments);
+    RUN_CHILD(a_short_block_among_fragments);
     RUN_CHILD(resize_in_place);
     RUN_CHILD(purge_gives_blocks_back);
     RUN_CHILD(decay_with_time);
