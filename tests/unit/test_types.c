@@ -366,6 +366,38 @@ static void test_walk_that_frees(void) {
     verify();
 }
 
+// A block that is younger than the walk and covers the place that it has come to is not seen: it
+// begins before that place.
+#define PIECE ((size_t)256 << 10)
+static char *piece[3], *longer;
+static uintptr_t seen_last;
+
+static int put_one_over_it(void *p, size_t size, unsigned flags, void *unused) {
+    (void)size, (void)flags, (void)unused;
+    CHECK((uintptr_t)p > seen_last && p != longer);
+    seen_last = (uintptr_t)p;
+    if (p != piece[1])
+        return 0;
+    pm_free(piece[0]);
+    pm_free(piece[1]);
+    pm_trim();
+    longer = pm_malloc(3 * PIECE);
+    CHECK(longer == piece[0]);
+    return 0;
+}
+
+static void test_walk_that_is_overtaken(void) {
+    begin();
+    for (unsigned i = 0; i < 3; i++)
+        MUST((piece[i] = pm_malloc(PIECE)) && (!i || piece[i] == piece[i - 1] + PIECE));
+    MUST(pm_malloc(PIECE) != NULL);
+    pm_free(piece[2]);
+    pm_trim();
+    CHECK_EQ(pmalloc_walk(put_one_over_it, NULL), 0);
+    CHECK(longer && seen_last > (uintptr_t)longer + 2 * PIECE);
+    verify();
+}
+
 // ---- damage -------------------------------------------------------------------------------------
 
 static unsigned forged;
@@ -422,6 +454,7 @@ int main(void) {
     RUN_CHILD(churn);
     RUN_CHILD(walk_beside_threads);
     RUN_CHILD(walk_that_frees);
+    RUN_CHILD(walk_that_is_overtaken);
     RUN_CHILD(damage);
     return CHECK_DONE();
 }
