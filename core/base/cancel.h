@@ -67,6 +67,24 @@ static inline struct pm_cancel pm_cancel_hold(void) {
     return before;
 }
 
+// The same for a stretch without a cancellation point: it is shorter, because the state need not
+// change.
+static inline int pm_cancel_hold_short(void) {
+    int before;
+    pm_inside_enter();
+    if (!pm_is_here())
+        pm_here_lost();
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &before);
+    return before;
+}
+
+static inline void pm_cancel_release_short(int before) {
+    int ignored;
+    pm_inside_leave();
+    if (__builtin_expect(before != PTHREAD_CANCEL_DEFERRED, 0))
+        pthread_setcanceltype(before, &ignored);
+}
+
 // Handlers come before an asynchronous cancellation, which would end the thread without them.
 static inline void pm_cancel_release(struct pm_cancel before) {
     int ignored;

@@ -109,8 +109,12 @@ uint8_t pm_crc8(uint8_t crc, uint64_t word) {
     return (uint8_t)sum;
 }
 
-uint64_t pm_seal(uint32_t value, uint32_t salt) {
+uint8_t pm_crc_instruction;
+
+uint64_t pm_seal_slow(uint32_t value, uint32_t salt) {
     uint32_t parts[2] = {salt, value};
     uint32_t crc = pm_crc32c(0, parts, sizeof parts);
+    if (HAS_CRC_INSTRUCTION)
+        __atomic_store_n(&pm_crc_instruction, 1, __ATOMIC_RELAXED);
     return (uint64_t)(crc ? crc : 1) << 32 | value;
 }

@@ -23,6 +23,7 @@ enum pm_lock_rank {
     PM_RANK_AGE,        // the thread of PMALLOC_BACKGROUND at work
     PM_RANK_PROCESS,    // start, fork, exit
     PM_RANK_THREADS,    // the lists of thread caches
+    PM_RANK_PINNED,     // caches of pinned blocks
     PM_RANK_BIN,        // one size class of one arena
     PM_RANK_LANE,       // a lane, while a publish uses it
     PM_RANK_EXTENT,     // extents, the page map, lazy tables, the bookkeeping log

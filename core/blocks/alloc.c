@@ -29,18 +29,29 @@
 
 // ---- small --------------------------------------------------------------------------------------
 
-static void *hand_out(void *p, unsigned cls) {
+static void *hand_out(void *p, unsigned tag) {
     if (p)
-        *pm_tag_at(p) = (uint8_t)cls;
+        *pm_tag_at(p) = (uint8_t)tag;
     return p;
 }
 
+// `place`: malloc's arena (kinds.h).
+static struct pm_arena *arena_for(const struct pm_arena *place, unsigned tag) {
+    enum pm_kind kind = pm_tag_is_class(tag) ? PM_KIND_CONSERVATIVE : PM_KIND_POINTER_FREE;
+    return &pm_arenas[pm_kind_arena(kind, place->number)];
+}
+
+// Of another node.
+static void *small_far(const struct pm_arena *place, unsigned tag) {
+    return hand_out(pm_arena_far(arena_for(place, tag), pm_tag_class(tag)), tag);
+}
+
 // Past the cache, of the arena's node if it has one.
-static void *small_direct(struct pm_arena *arena, unsigned cls) {
+static void *small_direct(const struct pm_arena *place, unsigned tag) {
     void *p = NULL;
-    if (pm_arena_fill(arena, cls, &p, 1) == 0)
-        p = pm_arena_far(arena, cls);
-    return hand_out(p, cls);
+    if (pm_arena_fill(arena_for(place, tag), pm_tag_class(tag), &p, 1) == 0)
+        return small_far(place, tag);
+    return hand_out(p, tag);
 }
 
 // Age has its turn at some of a thread's slow requests.
@@ -51,22 +62,27 @@ static void age(const struct pm_tcache *t) {
         pm_age();
 }
 
-static void *small_once(unsigned cls) {
+// Malloc's arena for a thread, with a cache or without.
+static struct pm_arena *own_place(void) {
+    return pm_tcache == &pm_no_tcache ? pm_arena_first(pm_node_mine()) : pm_tcache->arena;
+}
+
+static void *small_once(unsigned tag) {
     struct pm_tcache *t = pm_tcache;
     if (t == &pm_no_tcache)
-        return small_direct(pm_arena_first(pm_node_mine()), cls);
+        return small_direct(own_place(), tag);
     pm_tcache_answer(t);
     pm_age_notice();
     age(t);
     t = pm_tcache_follow(t);
-    if (pm_tcache_free_to_use(t, cls)) {
-        if (!t->stack[cls].n && !pm_tcache_refill(t, cls))
-            return hand_out(pm_arena_far(t->arena, cls), cls);
-        void *p = pm_tcache_pop(t, cls);
+    if (pm_tcache_free_to_use(t, tag)) {
+        if (!t->stack[tag].n && !pm_tcache_refill(t, tag))
+            return small_far(t->arena, tag);
+        void *p = pm_tcache_pop(t, tag);
         if (p)
             return p;
     }
-    return small_direct(t->arena, cls); // an interrupted request or another thread has the stack
+    return small_direct(t->arena, tag); // an interrupted request or another thread has the stack
 }
 
 // How often a request that finds no memory takes back what is kept, and looks again. Other threads
@@ -229,7 +245,7 @@ static void free_small(void *p, unsigned tag) {
     }
     *pm_tag_at(p) = PM_TAG_NONE;
     if (local)
-        pm_arena_return(tag, &p, 1);
+        pm_arena_return(pm_tag_class(tag), &p, 1);
     else
         pm_remote_free(p);
 }
@@ -287,11 +303,30 @@ static void *large_of_kind(struct pm_sort sort, size_t size, size_t align) {
     return pm_extent_publish(index, false) ? pm_extent_address(&pm_extents[index]) : NULL;
 }
 
+static void *pinned_once(enum pm_kind kind, unsigned cls) {
+    struct pm_tcache *t = pm_tcache;
+    void *p = NULL;
+    if (t != &pm_no_tcache) {
+        pm_tcache_answer(t);
+        t = pm_tcache_follow(t);
+        t->slow_requests++;
+        age(t);
+        p = pm_tcache_add_pinned(t) ? pm_pinned_cache_refill(t->pinned, t->arena->number, kind, cls)
+                                    : NULL;
+    }
+    return p ? p : pm_arena_take_pinned(own_place(), kind, cls);
+}
+
 static void *of_kind_once(struct pm_sort sort, size_t size, size_t align) {
+    enum pm_kind kind = (enum pm_kind)sort.kind;
     unsigned cls = size > PM_SMALL_MAX ? 0
                    : align <= 16       ? pm_size_to_class(size)
                                        : pm_aligned_class(size, align);
-    return cls ? pm_arena_take_kind(sort, cls) : large_of_kind(sort, size ? size : 1, align);
+    if (!cls)
+        return large_of_kind(sort, size ? size : 1, align);
+    return sort.type                 ? pm_arena_take_typed(sort, cls)
+           : pm_kind_is_pinned(kind) ? pinned_once(kind, cls)
+                                     : small_once(PM_TAG_POINTER_FREE + cls);
 }
 
 void *pm_alloc_of_kind(struct pm_sort sort, size_t size, size_t align) {
@@ -308,16 +343,22 @@ void *pm_alloc_of_kind(struct pm_sort sort, size_t size, size_t align) {
 }
 
 static bool free_of_kind(void *p) {
-    bool small = pm_home_class(pm_slab_home(&pm_vslabs[pm_slab_of(p)])) != 0;
+    const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
+    struct pm_tcache *t = pm_tcache;
+    bool small = pm_home_class(pm_slab_home(v)) != 0;
     if (!small && pm_marks_any())
         drop_marks(p);
-    return small ? pm_arena_return_kind(p) : pm_extent_free_block(p);
+    if (!small)
+        return pm_extent_free_block(p);
+    bool cached = pm_kind_is_pinned(v->kind) && !v->type && pm_tcache_add_pinned(t) &&
+                  pm_node_of(p) == t->node;
+    return cached ? pm_pinned_cache_free(t->pinned, p) : pm_arena_return_kind(p);
 }
 
 // ---- free ---------------------------------------------------------------------------------------
 
 void pm_alloc_free(void *p, unsigned tag) {
-    if (pm_tag_is_class(tag))
+    if (pm_tag_is_cached(tag))
         free_small(p, tag);
     else if (tag == PM_TAG_KIND) {
         if (!free_of_kind(p))

@@ -15,7 +15,8 @@
 #include "found.h"
 #include "tcache.h"
 
-// Returns a block of class `cls`, from the thread's cache if it has one. NULL: memory is out.
+// Returns a block of malloc's class `cls`, from the thread's cache if it has one. NULL: memory is
+// out.
 void *pm_alloc_small(unsigned cls);
 // Returns the address of a new extent for a block over PM_SMALL_MAX. NULL: memory is out. `align`
 // is a power of two. *zero says whether the caller wants zeroes, and becomes whether the extent
@@ -42,7 +43,7 @@ static inline bool pm_alloc_free_further(void *p) {
         pm_node_of(p) != t->node)
         return false;
     unsigned tag = __atomic_load_n(&pm_tag[pm_tag_index(granule)], __ATOMIC_RELAXED);
-    if (pm_tag_is_class(tag))
+    if (pm_tag_is_cached(tag))
         return pm_tcache_put(t, p, tag);
     return tag == PM_TAG_EXTENT &&
            atomic_load_explicit(&t->extents->granules, memory_order_acquire) &&

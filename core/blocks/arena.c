@@ -45,8 +45,8 @@ static void make_arena(unsigned number, unsigned node) {
 
 bool pm_arenas_init(unsigned cores) {
     unsigned joined = deal(cores), all = joined + pm_nodes.count;
-    unsigned with_kinds = all + PM_KINDS_APART * pm_nodes.count;
-    size_t arenas = with_kinds * sizeof *pm_arenas,
+    pm_kinds_first_arena = (uint16_t)all;
+    size_t arenas = pm_arenas_at_most() * sizeof *pm_arenas,
            caches = joined * sizeof(struct pm_extent_cache);
     size_t reach = (pm_reach_bytes(all) + 63) & ~(size_t)63;
     pm_arenas = pm_own_reserve(arenas + caches + reach + pm_types_bytes());
@@ -54,7 +54,6 @@ bool pm_arenas_init(unsigned cores) {
         return false;
     pm_extent_caches_init((char *)pm_arenas + arenas, joined);
     pm_arena_count = all;
-    pm_kinds_first_arena = (uint16_t)all;
     for (unsigned node = 0; node < pm_nodes.count; node++) {
         for (unsigned i = first_of[node]; i < first_of[node + 1]; i++)
             make_arena(i, node);
@@ -69,11 +68,18 @@ bool pm_arenas_init(unsigned cores) {
 // pm_tcache_lock, which a fork holds while it holds the locks of all bins, is held; or no other
 // thread runs.
 void pm_arenas_add_kinds(enum pm_kind kind) {
-    unsigned first = pm_kinds_first_arena, end = pm_kind_arenas_end(kind);
+    unsigned end = pm_kind_arenas_end(kind);
     if (pm_arena_count >= end)
         return;
-    for (unsigned i = pm_arena_count; i < end; i++)
-        make_arena(i, (i - first) % pm_nodes.count);
+    for (unsigned i = pm_arena_count; i < end; i++) {
+        const struct pm_arena *place = &pm_arenas[pm_arena_place(i)];
+        struct pm_arena *arena = &pm_arenas[i];
+        bool apart = pm_arena_is_apart(i);
+        make_arena(i, apart ? (i - pm_held_arena(0)) % pm_nodes.count : place->node);
+        arena->group = (uint16_t)(i - place->number);
+        arena->others = place->others;
+        arena->near = apart ? 0 : place->near;
+    }
     // Release: who sees the count finds the arenas made.
     __atomic_store_n(&pm_arena_count, end, __ATOMIC_RELEASE);
 }
@@ -209,7 +215,8 @@ static unsigned take_from(struct pm_arena *other, unsigned cls, void **blocks, u
 unsigned pm_arena_fill(struct pm_arena *arena, unsigned cls, void **blocks, unsigned want) {
     unsigned got = fill(arena, cls, blocks, want, false);
     for (unsigned turn = 0; got == 0 && turn < arena->near; turn++)
-        got = take_from(&pm_arenas[arena->others[turn]], cls, blocks, want, PM_STEP_LEND);
+        got = take_from(&pm_arenas[arena->group + arena->others[turn]], cls, blocks, want,
+                        PM_STEP_LEND);
     return got;
 }
 
@@ -217,11 +224,13 @@ unsigned pm_arena_fill(struct pm_arena *arena, unsigned cls, void **blocks, unsi
 void *pm_arena_far(const struct pm_arena *arena, unsigned cls) {
     void *block;
     for (unsigned turn = arena->near; turn + 1 < pm_kinds_first_arena; turn++)
-        if (take_from(&pm_arenas[arena->others[turn]], cls, &block, 1, PM_STEP_FAR))
+        if (take_from(&pm_arenas[arena->group + arena->others[turn]], cls, &block, 1, PM_STEP_FAR))
             return block;
-    for (unsigned i = 1; i < pm_nodes.count; i++)
-        if (fill(pm_arena_first((arena->node + i) % pm_nodes.count), cls, &block, 1, true))
+    for (unsigned i = 1; i < pm_nodes.count; i++) {
+        const struct pm_arena *first = pm_arena_first((arena->node + i) % pm_nodes.count);
+        if (fill(&pm_arenas[arena->group + first->number], cls, &block, 1, true))
             return block;
+    }
     return NULL;
 }
 
@@ -328,8 +337,18 @@ unsigned pm_arena_reclaim(uint32_t slab, unsigned cls, const uint64_t *alive) {
 
 // ---- blocks of a kind ---------------------------------------------------------------------------
 //
-// No thread cache has them: their tag does not say their class, so a free of one finds a stack of
-// capacity 0 and gets here.
+// The tag of pinned blocks and of held slabs' does not say a class, so a free of one finds a stack
+// of capacity 0. Caches of pinned blocks come before what is here (pinned_cache.h).
+
+void *pm_arena_take_pinned(const struct pm_arena *place, enum pm_kind kind, unsigned cls) {
+    struct pm_arena *arena = &pm_arenas[pm_kind_arena(kind, place->number)];
+    void *p = NULL;
+    if (!pm_arena_fill(arena, cls, &p, 1))
+        p = pm_arena_far(arena, cls);
+    if (p)
+        *pm_tag_at(p) = PM_TAG_KIND;
+    return p;
+}
 
 // A slab (number + 1) of the type with a free block; 0: memory is out.
 static uint32_t find_typed(struct pm_arena *arena, unsigned cls, uint16_t type) {
@@ -362,13 +381,13 @@ static unsigned take_typed(struct pm_arena *arena, unsigned cls, uint16_t type, 
     return got;
 }
 
-void *pm_arena_take_kind(struct pm_sort sort, unsigned cls) {
+void *pm_arena_take_typed(struct pm_sort sort, unsigned cls) {
     unsigned mine = pm_node_mine();
     void *p = NULL;
     for (unsigned i = 0; i < pm_nodes.count; i++) {
         unsigned node = (mine + i) % pm_nodes.count;
-        struct pm_arena *arena = &pm_arenas[pm_kind_arena((enum pm_kind)sort.kind, node)];
-        if (sort.type ? take_typed(arena, cls, sort.type, &p) : fill(arena, cls, &p, 1, i > 0)) {
+        struct pm_arena *arena = &pm_arenas[pm_typed_arena((enum pm_kind)sort.kind, node)];
+        if (take_typed(arena, cls, sort.type, &p)) {
             *pm_tag_at(p) = PM_TAG_KIND;
             return p;
         }
@@ -438,15 +457,13 @@ unsigned pm_arena_stride(uint32_t slab) {
 
 void pm_arena_adopt(uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    struct pm_arena *arena = pm_arena_of_recovered(pm_slab_node(slab));
-    if (v->kind) {
-        pm_arenas_add_kinds((enum pm_kind)v->kind);
-        arena = &pm_arenas[pm_kind_arena((enum pm_kind)v->kind, pm_slab_node(slab))];
-    }
-    if (v->held) {
-        pm_arenas_add_kinds(PM_KIND_POINTER_FREE);
-        arena = &pm_arenas[pm_held_arena(pm_slab_node(slab))];
-    }
+    enum pm_kind kind = v->held ? PM_KIND_POINTER_FREE : (enum pm_kind)v->kind;
+    unsigned node = pm_slab_node(slab);
+    if (kind != PM_KIND_CONSERVATIVE)
+        pm_arenas_add_kinds(kind);
+    struct pm_arena *arena = v->held                  ? &pm_arenas[pm_held_arena(node)]
+                             : pm_kind_is_typed(kind) ? &pm_arenas[pm_typed_arena(kind, node)]
+                                                      : pm_arena_of_recovered(kind, node);
     struct pm_bin *bin = &arena->bin[v->size_class];
     pm_slab_set_home(v, arena->number, v->size_class);
     v->untagged = 1;

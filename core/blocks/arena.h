@@ -33,9 +33,12 @@ void *pm_arena_far(const struct pm_arena *arena, unsigned cls);
 // Returns blocks of one class to their slabs, of whichever arenas. Slabs that become entirely free
 // stay in their bin for a while, and then become free extents.
 void pm_arena_return(unsigned cls, void **blocks, unsigned count);
-// The same for a block of a kind, from its arenas; pm_arenas_add_kinds() has been called.
-void *pm_arena_take_kind(struct pm_sort sort, unsigned cls);
-// Returns a block of a kind to its slab. False: `p` is none.
+// Takes a pinned block from the arena of its kind at the place of one of malloc's, or from those of
+// other nodes; pm_arenas_add_kinds() has been called. NULL: there is none.
+void *pm_arena_take_pinned(const struct pm_arena *place, enum pm_kind kind, unsigned cls);
+// The same for a block of a type, whatever its kind.
+void *pm_arena_take_typed(struct pm_sort sort, unsigned cls);
+// Returns a block whose tag is PM_TAG_KIND to its slab. False: `p` is none.
 bool pm_arena_return_kind(void *p);
 // The block around an offset in a slab, as pm_slab_find(), in a heap that is in use: the slab may
 // be morphing. A handler that has interrupted the allocator gets an answer without the lock.

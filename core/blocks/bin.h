@@ -71,8 +71,11 @@ struct pm_arena {
     _Atomic uint32_t clock;   // raised when a slab is put into a queue of sparse slabs
     uint16_t number;
     uint16_t node;
-    uint16_t near;    // how many of `others` are of the same node; these come first
-    uint16_t *others; // the numbers of all other arenas, in the order in which this one asks them
+    uint16_t near;  // how many of `others` are of the same node; these come first
+    uint16_t group; // the number of the first arena of the kind (kinds.h)
+    // All other arenas of the group, in the order in which this one asks them: their numbers less
+    // `group`. So the arenas at one place share a list.
+    uint16_t *others;
     struct pm_bin bin[PM_CLASSES + 1];
 };
 

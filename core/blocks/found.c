@@ -58,6 +58,11 @@ static struct pm_found of_kind(const void *p) {
     const struct pm_vslab *v = &pm_vslabs[slab];
     if (pm_home_class(pm_slab_home(v)) == 0)
         return large(p);
+    if (pm_kind_is_pinned(v->kind)) // it does not morph: the tag says that a block starts there
+        return (struct pm_found){.what = PM_SMALL,
+                                 .kind = (enum pm_kind)v->kind,
+                                 .type = v->type,
+                                 .size = pm_classes[pm_home_class(pm_slab_home(v))].size};
     struct pm_slab_block block;
     if (!pm_arena_find(slab, (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1)), &block))
         return (struct pm_found){.what = PM_NOTHING};
@@ -75,6 +80,10 @@ struct pm_found pm_find(void *p) {
     unsigned tag = pm_find_tag(p);
     if (pm_tag_is_class(tag))
         return (struct pm_found){.what = PM_SMALL, .size = pm_classes[tag].size};
+    if (pm_tag_is_cached(tag))
+        return (struct pm_found){.what = PM_SMALL,
+                                 .kind = PM_KIND_POINTER_FREE,
+                                 .size = pm_classes[pm_tag_class(tag)].size};
     return tag == PM_TAG_EXTENT ? large(p)
            : tag == PM_TAG_KIND ? of_kind(p)
                                 : (struct pm_found){.what = PM_NOTHING};

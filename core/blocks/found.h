@@ -17,7 +17,10 @@
 #include "media/kind_format.h"
 #include "pages/pagemap.h"
 
+// Of a small block of malloc's.
 static inline bool pm_tag_is_class(unsigned tag) { return tag >= 1 && tag <= PM_CLASSES; }
+// Of a small block that thread caches have: malloc's or a pointer-free one.
+static inline bool pm_tag_is_cached(unsigned tag) { return pm_tag_class(tag) != 0; }
 
 enum pm_what {
     PM_NOTHING,  // no allocated block starts there; pm_misuse() knows more

@@ -15,10 +15,14 @@
 #define WORDS_OF_LINE (PM_PINNED_LINE / sizeof(uint64_t))
 #define BITS_OF_WORD 32u
 
-static unsigned lines_of_stripe(unsigned cls) {
-    unsigned bits = (pm_classes[cls].blocks + PM_PINNED_STRIPES - 1) / PM_PINNED_STRIPES;
-    return (bits + PM_PINNED_LINE_BITS - 1) / PM_PINNED_LINE_BITS;
-}
+// clang-format off
+#define STRIPE_BITS(size) ((PM_SLAB_SIZE / (size) + PM_PINNED_STRIPES - 1) / PM_PINNED_STRIPES)
+#define LINES(cls, size, smaller)                                                                  \
+    [cls] = (STRIPE_BITS(size) + PM_PINNED_LINE_BITS - 1) / PM_PINNED_LINE_BITS,
+// clang-format on
+static const uint8_t stripe_lines[PM_CLASSES + 1] = {PM_CLASS_TABLE(LINES)};
+
+static unsigned lines_of_stripe(unsigned cls) { return stripe_lines[cls]; }
 
 // With the head.
 static uint32_t lines_of(unsigned cls) { return 1 + PM_PINNED_STRIPES * lines_of_stripe(cls); }
@@ -79,6 +83,27 @@ uint64_t pm_pinned_place(uint32_t slab, unsigned cls, uint32_t line, unsigned bl
 }
 
 uint32_t pm_pinned_mask(unsigned block) { return 1u << block / PM_PINNED_STRIPES % BITS_OF_WORD; }
+
+// Inlined twice.
+static inline __attribute__((always_inline)) void
+change(uint32_t slab, unsigned cls, uint32_t line, unsigned stripe, unsigned index, bool set) {
+    if (!pm_heap_on_media())
+        return;
+    unsigned first = line + 1 + stripe * lines_of_stripe(cls);
+    unsigned word = first * (unsigned)WORDS_OF_LINE + index / BITS_OF_WORD;
+    uint32_t mask = 1u << index % BITS_OF_WORD;
+    uint64_t *at = (uint64_t *)(void *)pm_shard_of_slab(slab)->morph.map + word;
+    if (pm_pin_change_at(at, PM_SALT_PINNED(word), set ? PM_PIN_SET(mask) : PM_PIN_CLEAR(mask)))
+        pm_make_durable(at, sizeof *at);
+}
+
+void pm_pinned_set(uint32_t slab, unsigned cls, uint32_t line, unsigned stripe, unsigned index) {
+    change(slab, cls, line, stripe, index, true);
+}
+
+void pm_pinned_clear(uint32_t slab, unsigned cls, uint32_t line, unsigned stripe, unsigned index) {
+    change(slab, cls, line, stripe, index, false);
+}
 
 // ---- recovery -----------------------------------------------------------------------------------
 

@@ -19,6 +19,10 @@ void pm_pinned_drop(uint32_t slab, unsigned cls, uint32_t line);
 // Where a block's bit is (media/pinned.h), and its mask.
 uint64_t pm_pinned_place(uint32_t slab, unsigned cls, uint32_t line, unsigned block);
 uint32_t pm_pinned_mask(unsigned block);
+// Sets or clears the bit of block stripe + PM_PINNED_STRIPES * index, durably. Off media both do
+// nothing.
+void pm_pinned_set(uint32_t slab, unsigned cls, uint32_t line, unsigned stripe, unsigned index);
+void pm_pinned_clear(uint32_t slab, unsigned cls, uint32_t line, unsigned stripe, unsigned index);
 
 // For recovery: checks the table and marks its lines as in use.
 int pm_pinned_check(uint32_t slab, unsigned cls, uint32_t line, struct pm_error *err);

@@ -127,7 +127,7 @@ void pm_slab_clear_tags(uint32_t slab) {
 }
 
 static void set_tags(uint32_t slab, unsigned cls, const uint64_t *used) {
-    unsigned tag = pm_vslabs[slab].kind || pm_vslabs[slab].held ? PM_TAG_KIND : cls;
+    unsigned tag = pm_slab_tag(&pm_vslabs[slab], cls);
     PM_EACH_BIT(i, used, pm_slab_words(cls)) {
         const char *block = pm_slab_start(slab) + (size_t)i * pm_classes[cls].size;
         *pm_tag_at(block) = (uint8_t)tag;

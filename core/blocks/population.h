@@ -16,6 +16,7 @@
 #ifndef PM_POPULATION_H
 #define PM_POPULATION_H
 
+#include "media/kind_format.h"
 #include "slab.h"
 
 struct pm_population {
@@ -55,6 +56,12 @@ bool pm_slab_find(const struct pm_vslab *v, uint32_t offset, struct pm_slab_bloc
 // such steps: it skips rows (pages/pagemap.h) that no block touches, and takes no memory.
 unsigned pm_slab_stride(const struct pm_vslab *v);
 
+// The tag of the slab's blocks of a class, while they are handed out.
+static inline unsigned pm_slab_tag(const struct pm_vslab *v, unsigned cls) {
+    if (!v->kind && !v->held)
+        return cls;
+    return v->kind == PM_KIND_POINTER_FREE && !v->held ? PM_TAG_POINTER_FREE + cls : PM_TAG_KIND;
+}
 // Clears all tags of a slab.
 void pm_slab_clear_tags(uint32_t slab);
 

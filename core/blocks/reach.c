@@ -5,7 +5,6 @@
 #include "ahead.h"
 #include "base/nodes.h"
 #include "base/options.h"
-#include "kinds.h"
 #include "media/feature.h"
 #include "morph.h"
 #include "returns.h"
@@ -17,12 +16,20 @@
 
 // ---- the order of arenas ------------------------------------------------------------------------
 
-struct pm_arena *pm_arena_of_recovered(unsigned node) {
-    return &pm_arenas[pm_kinds_first_arena - pm_nodes.count + node];
+struct pm_arena *pm_arena_of_recovered(enum pm_kind kind, unsigned node) {
+    return &pm_arenas[pm_kind_arena(kind, pm_kinds_first_arena - pm_nodes.count + node)];
 }
 
 bool pm_arena_recovers(const struct pm_arena *arena) {
-    return arena->number >= pm_kinds_first_arena - pm_nodes.count;
+    return pm_arena_is_apart(arena->number) ||
+           pm_arena_place(arena->number) >= pm_kinds_first_arena - pm_nodes.count;
+}
+
+uint32_t pm_arena_threads(const struct pm_arena *arena) {
+    return pm_arena_is_apart(arena->number)
+               ? 0
+               : atomic_load_explicit(&pm_arenas[pm_arena_place(arena->number)].threads,
+                                      memory_order_relaxed);
 }
 
 static unsigned distance(const struct pm_arena *own, const struct pm_arena *other) {
@@ -55,13 +62,11 @@ void pm_reach_init(void *lists) {
 
 // The arena of the node that `own` asks at its turn, from 0; NULL after the last.
 static struct pm_arena *other_arena(const struct pm_arena *own, unsigned turn) {
-    return turn < own->near ? &pm_arenas[own->others[turn]] : NULL;
+    return turn < own->near ? &pm_arenas[own->group + own->others[turn]] : NULL;
 }
 
 // Whether all slabs of an arena may be taken, because no thread has joined it.
-static bool unused(const struct pm_arena *arena) {
-    return atomic_load_explicit(&arena->threads, memory_order_relaxed) == 0;
-}
+static bool unused(const struct pm_arena *arena) { return pm_arena_threads(arena) == 0; }
 
 // ---- slabs of the class -------------------------------------------------------------------------
 

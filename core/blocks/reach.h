@@ -30,14 +30,17 @@
 #include <stddef.h>
 
 #include "bin.h"
+#include "kinds.h"
 
-// Fills in `others` of all arenas, which have their numbers and nodes. `lists` is memory for these
-// lists, pm_reach_bytes() long.
+// Fills in `others` of malloc's arenas, which have their numbers and nodes. `lists` is memory for
+// these lists, pm_reach_bytes() long.
 size_t pm_reach_bytes(unsigned arenas);
 void pm_reach_init(void *lists);
-// The node's arena that nobody joins; the first that others ask.
-struct pm_arena *pm_arena_of_recovered(unsigned node);
+// The node's arena of a kind that nobody joins; the first that others ask.
+struct pm_arena *pm_arena_of_recovered(enum pm_kind kind, unsigned node);
 bool pm_arena_recovers(const struct pm_arena *arena);
+// How many threads have joined the arena, or malloc's at its place.
+uint32_t pm_arena_threads(const struct pm_arena *arena);
 
 // Adds a slab with free blocks to the bin of class `cls`, whose lock is held. PM_STEP_NONE: there
 // is none, and memory is out.

@@ -142,8 +142,7 @@ static void say_arena(const struct pm_arena *arena) {
                  "stats: arena %u%s: %u threads, %lu slabs; blocks were taken %lu times "
                  "and returned %lu times",
                  arena->number, pm_arena_recovers(arena) ? ", of recovered slabs" : "",
-                 atomic_load_explicit(&arena->threads, memory_order_relaxed), (ulong_t)slabs,
-                 (ulong_t)fills, (ulong_t)returns);
+                 pm_arena_threads(arena), (ulong_t)slabs, (ulong_t)fills, (ulong_t)returns);
 }
 
 static void say_steps(const struct pm_stats *s) {

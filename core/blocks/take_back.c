@@ -4,9 +4,11 @@
 
 #include <errno.h>
 #include <linux/membarrier.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bits.h"
 #include "extent_cache.h"
 #include "returns.h"
 #include "room.h"
@@ -34,13 +36,22 @@ typedef bool may_fn(const struct pm_tcache *t);
 
 static bool is_other(const struct pm_tcache *t) { return t != pm_tcache; }
 
+// The owner may add stacks at this moment: they are left alone.
+static unsigned stacks_of(const struct pm_tcache *t) {
+    return __atomic_load_n(&t->stacks, __ATOMIC_RELAXED);
+}
+
 // A number for the heights of all stacks, 0 if all are empty.
 static uint64_t heights(const struct pm_tcache *t) {
     uint64_t sum = 0;
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
-        uint64_t n = pm_stack_count(&t->stack[cls]);
-        sum += n ? n * (2 * cls + 1) + ((uint64_t)t->slow_requests << 32) : 0;
+    for (unsigned tag = 1; tag < stacks_of(t); tag++) {
+        uint64_t n = pm_stack_count(&t->stack[tag]);
+        sum += n ? n * (2 * tag + 1) + ((uint64_t)t->slow_requests << 32) : 0;
     }
+    const struct pm_pinned_cache *c = t->pinned;
+    if (c && __atomic_load_n(&c->filled, __ATOMIC_RELAXED))
+        sum +=
+            1 + ((uint64_t)(__atomic_load_n(&c->uses, __ATOMIC_RELAXED) + t->slow_requests) << 32);
     return sum;
 }
 
@@ -57,28 +68,28 @@ static bool any_cached(may_fn *may_take) {
 
 // Step 1.
 static void mark(struct pm_tcache *t) {
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
-        struct pm_stack *s = &t->stack[cls];
+    for (unsigned tag = 1; tag < stacks_of(t); tag++) {
+        struct pm_stack *s = &t->stack[tag];
         int16_t open = 0;
         if (pm_stack_count(s) &&
             __atomic_compare_exchange_n(&s->seized, &open, PM_STACK_TAKEN, false, __ATOMIC_SEQ_CST,
                                         __ATOMIC_RELAXED))
-            t->marked |= 1ull << cls;
+            pm_bit_set(t->marked, tag);
     }
 }
 
 // Step 3.
 static uint64_t empty(struct pm_tcache *t) {
     uint64_t blocks = 0;
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
-        struct pm_stack *s = &t->stack[cls];
-        if (!(t->marked >> cls & 1) || !pm_stack_taken(s))
+    PM_EACH_BIT(tag, t->marked, PM_STACK_WORDS) {
+        struct pm_stack *s = &t->stack[tag];
+        if (!pm_stack_taken(s))
             continue;
         uint32_t n = __atomic_load_n(&s->n, __ATOMIC_RELAXED);
-        pm_arena_return(cls, t->slot[cls], n);
+        pm_arena_return(pm_tag_class(tag), t->slot[tag], n);
         blocks += n;
         // Release: the owner may use the stack from here.
-        atomic_fetch_or_explicit(&t->emptied, 1ull << cls, memory_order_release);
+        atomic_fetch_or_explicit(&t->emptied[tag / 64], 1ull << tag % 64, memory_order_release);
     }
     return blocks;
 }
@@ -87,7 +98,7 @@ static uint64_t take(may_fn *may_take) {
     struct pm_tcache *t;
     uint64_t blocks = 0;
     for (t = pm_tcache_first; t; t = t->next) {
-        t->marked = 0;
+        memset(t->marked, 0, sizeof t->marked);
         if (may_take(t))
             mark(t);
     }
@@ -96,8 +107,7 @@ static uint64_t take(may_fn *may_take) {
     if (!barrier())
         return 0;
     for (t = pm_tcache_first; t; t = t->next)
-        if (t->marked)
-            blocks += empty(t);
+        blocks += empty(t);
     return blocks;
 }
 
@@ -109,6 +119,15 @@ static void ask(may_fn *may_take) {
         }
 }
 
+// These have a lock.
+static uint64_t take_pinned(may_fn *may_take) {
+    uint64_t blocks = 0;
+    for (struct pm_tcache *t = pm_tcache_first; t; t = t->next)
+        if (may_take(t))
+            blocks += pm_pinned_cache_return(t->pinned);
+    return blocks;
+}
+
 // pm_tcache_lock is held.
 static uint64_t take_or_ask(may_fn *may_take) {
     uint64_t blocks = 0;
@@ -117,6 +136,7 @@ static uint64_t take_or_ask(may_fn *may_take) {
             blocks = take(may_take);
         else
             ask(may_take);
+        blocks += take_pinned(may_take);
     }
     count(&pm_take_back_counters.blocks, blocks);
     return blocks;
@@ -145,8 +165,9 @@ bool pm_take_back(void) {
     int saved = errno;
     uint64_t own = 0;
     if (pm_tcache != &pm_no_tcache) {
-        for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-            own += pm_stack_count(&pm_tcache->stack[cls]);
+        for (unsigned tag = 1; tag < pm_tcache->stacks; tag++)
+            own += pm_stack_count(&pm_tcache->stack[tag]);
+        own += pm_pinned_cache_return(pm_tcache->pinned);
         pm_tcache_return(pm_tcache);
     }
     uint64_t others = take_from_others();

@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/bits.h"
 #include "base/os.h"
 #include "base/own_memory.h"
+#include "kinds.h"
 
 struct pm_tcache pm_no_tcache = {.extents = &pm_no_extent_cache};
 __thread struct pm_tcache *pm_tcache __attribute__((tls_model("initial-exec"))) = &pm_no_tcache;
@@ -50,27 +52,39 @@ static uint32_t most_slots(unsigned cls) {
     return fit < usual ? usual : fit > MOST_SLOTS ? MOST_SLOTS : fit;
 }
 
+// What the blocks of a stack are like. Of tags that have none all is 0.
+static const struct pm_class *class_of(unsigned tag) { return &pm_classes[pm_tag_class(tag)]; }
+
 static void reset_caps(struct pm_tcache *t) {
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-        t->stack[cls].cap = (uint16_t)pm_classes[cls].tcache_cap;
-    t->ran_empty = t->busy = 0;
+    for (unsigned tag = 1; tag < t->stacks; tag++)
+        t->stack[tag].cap = (uint16_t)class_of(tag)->tcache_cap;
+    memset(t->ran_empty, 0, sizeof t->ran_empty);
+    memset(t->busy, 0, sizeof t->busy);
 }
 
-static uint64_t grown_bytes(const struct pm_tcache *t) {
+// Of the stacks of tags from first + 1 on, one for each class.
+static inline uint64_t grown_from(const struct pm_tcache *t, unsigned first) {
     uint64_t bytes = 0;
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-        bytes += (uint64_t)(t->stack[cls].cap - pm_classes[cls].tcache_cap) * pm_classes[cls].size;
+        bytes += (uint64_t)(t->stack[first + cls].cap - pm_classes[cls].tcache_cap) *
+                 pm_classes[cls].size;
     return bytes;
 }
 
+static bool has_all_stacks(const struct pm_tcache *t) { return t->stacks == PM_TAGS; }
+
+static uint64_t grown_bytes(const struct pm_tcache *t) {
+    return grown_from(t, 0) + (has_all_stacks(t) ? grown_from(t, PM_TAG_POINTER_FREE) : 0);
+}
+
 // Of a full stack. True: it has room now.
-static bool grow_cap(struct pm_tcache *t, unsigned cls) {
-    struct pm_stack *s = &t->stack[cls];
-    uint32_t most = most_slots(cls), cap = 2 * s->cap < most ? 2 * s->cap : most;
-    if (!(t->ran_empty >> cls & 1) || cap <= s->cap)
+static bool grow_cap(struct pm_tcache *t, unsigned tag) {
+    struct pm_stack *s = &t->stack[tag];
+    uint32_t most = most_slots(pm_tag_class(tag)), cap = 2 * s->cap < most ? 2 * s->cap : most;
+    if (!pm_bit(t->ran_empty, tag) || cap <= s->cap)
         return false;
-    t->ran_empty &= ~(1ull << cls);
-    if (grown_bytes(t) + (uint64_t)(cap - s->cap) * pm_classes[cls].size > MOST_GROWN_BYTES)
+    pm_bit_clear(t->ran_empty, tag);
+    if (grown_bytes(t) + (uint64_t)(cap - s->cap) * class_of(tag)->size > MOST_GROWN_BYTES)
         return false;
     s->cap = (uint16_t)cap;
     return true;
@@ -89,80 +103,126 @@ static void leave_with(struct pm_stack *s, uint32_t n) {
 }
 
 // Of a seized stack.
-static void return_oldest(struct pm_tcache *t, unsigned cls, uint32_t count, uint32_t keep) {
-    void **slot = t->slot[cls];
+static void return_oldest(void **slot, unsigned cls, uint32_t count, uint32_t keep) {
     pm_arena_return(cls, slot, count);
     memmove(slot, slot + count, keep * sizeof *slot);
 }
 
 // Returns what the stack has beyond the usual.
-static void shrink_cap(struct pm_tcache *t, unsigned cls) {
-    struct pm_stack *s = &t->stack[cls];
-    uint32_t usual = pm_classes[cls].tcache_cap;
+static void shrink_cap(struct pm_tcache *t, unsigned tag) {
+    struct pm_stack *s = &t->stack[tag];
+    uint32_t usual = class_of(tag)->tcache_cap;
     uint32_t n;
     if (!seize(s, &n))
         return;
     uint32_t keep = n < usual ? n : usual;
-    return_oldest(t, cls, n - keep, keep);
+    return_oldest(t->slot[tag], pm_tag_class(tag), n - keep, keep);
     s->cap = (uint16_t)usual;
     leave_with(s, keep);
 }
 
-static unsigned next_grown(const struct pm_tcache *t, unsigned cls) {
-    for (unsigned i = 0; i < PM_CLASSES; i++) {
-        cls = cls % PM_CLASSES + 1;
-        if (t->stack[cls].cap > pm_classes[cls].tcache_cap)
-            return cls;
+static unsigned next_grown(const struct pm_tcache *t, unsigned tag) {
+    for (unsigned i = 1; i < t->stacks; i++) {
+        tag = tag % (t->stacks - 1u) + 1;
+        if (t->stack[tag].cap > class_of(tag)->tcache_cap)
+            return tag;
     }
     return 0;
 }
 
-// The turn of the next class that has grown. It shrinks if it was idle since its last turn.
+// The turn of the next stack that has grown. It shrinks if it was idle since its last turn.
 static void age_cap(struct pm_tcache *t) {
-    unsigned cls = ++t->slow_requests % AGE_EVERY ? 0 : next_grown(t, t->last_aged);
-    if (!cls)
+    unsigned tag = ++t->slow_requests % AGE_EVERY ? 0 : next_grown(t, t->last_aged);
+    if (!tag)
         return;
-    t->last_aged = (uint8_t)cls;
-    if (!(t->busy >> cls & 1) && pm_tcache_free_to_use(t, cls))
-        shrink_cap(t, cls);
-    t->busy &= ~(1ull << cls);
+    t->last_aged = (uint8_t)tag;
+    if (!pm_bit(t->busy, tag) && pm_tcache_free_to_use(t, tag))
+        shrink_cap(t, tag);
+    pm_bit_clear(t->busy, tag);
 }
 
 // ---- caches -------------------------------------------------------------------------------------
 
-// Address space for a cache and its stacks. The kernel gives it memory page by page, when touched.
-// Several caches share a mapping, because the kernel limits the number of mappings. They are never
-// unmapped: a spare cache serves the next thread. pm_tcache_lock is held.
+// Address space for a cache and the stacks of malloc's blocks, or for its other stacks. The kernel
+// gives it memory page by page, when touched. Several caches share a mapping, because the kernel
+// limits the number of mappings. They are never unmapped: a spare cache serves the next thread.
+// pm_tcache_lock is held.
 #define CACHES_AT_ONCE 8u
 
-static void *space_for(size_t bytes) {
-    static char *next;
-    static unsigned left;
-    if (!left && (next = pm_own_reserve(CACHES_AT_ONCE * bytes)))
-        left = CACHES_AT_ONCE;
-    if (!left)
+struct space {
+    char *next;
+    unsigned left;
+};
+
+// For something of `head` bytes and a stack of each class.
+static void *space_for(struct space *from, size_t head) {
+    size_t bytes = head;
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+        bytes += most_slots(cls) * sizeof(void *);
+    bytes = (bytes + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+    if (!from->left && (from->next = pm_own_reserve(CACHES_AT_ONCE * bytes)))
+        from->left = CACHES_AT_ONCE;
+    if (!from->left)
         return pm_own_reserve(bytes); // address space is short
-    char *space = next;
-    next += bytes;
-    left--;
+    char *space = from->next;
+    from->next += bytes;
+    from->left--;
     return space;
 }
 
-static struct pm_tcache *map_new(void) {
-    look_for_room();
-    size_t slots = 0;
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-        slots += most_slots(cls);
-    size_t bytes = sizeof(struct pm_tcache) + slots * sizeof(void *);
-    struct pm_tcache *t = space_for((bytes + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1));
-    if (!t)
-        return NULL;
-    void **slot = (void **)(t + 1);
+// The stacks of tags from first + 1 on, one for each class.
+static void give_slots(struct pm_tcache *t, unsigned first, void **slot) {
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
-        t->slot[cls] = slot;
+        t->slot[first + cls] = slot;
         slot += most_slots(cls);
     }
+}
+
+static struct pm_tcache *map_new(void) {
+    static struct space caches;
+    look_for_room();
+    struct pm_tcache *t = space_for(&caches, sizeof *t);
+    if (t)
+        give_slots(t, 0, (void **)(t + 1));
     return t;
+}
+
+// The first pointer-free block of this thread. A handler finds a stack without capacity, or one
+// that is complete; it does not get here, because this thread holds a lock. False: there is no
+// memory.
+static bool add_stacks(struct pm_tcache *t) {
+    static struct space others;
+    const unsigned first = PM_TAG_POINTER_FREE;
+    pm_lock(&pm_tcache_lock);
+    void **slot = t->slot[first + 1] ? t->slot[first + 1] : space_for(&others, 0);
+    if (slot && !has_all_stacks(t)) {
+        give_slots(t, first, slot);
+        __atomic_store_n(&t->stacks, PM_TAGS, __ATOMIC_RELAXED);
+        atomic_signal_fence(memory_order_seq_cst);
+        for (unsigned tag = first + 1; tag < PM_TAGS; tag++) {
+            t->fill[tag] = FIRST_FILL;
+            t->stack[tag].cap = (uint16_t)class_of(tag)->tcache_cap;
+        }
+    }
+    pm_unlock(&pm_tcache_lock);
+    return slot != NULL;
+}
+
+bool pm_tcache_add_pinned(struct pm_tcache *t) {
+    if (t == &pm_no_tcache || t->pinned)
+        return t->pinned != NULL;
+    pm_lock(&pm_tcache_lock);
+    if (!t->pinned)
+        t->pinned = pm_pinned_cache_make();
+    pm_unlock(&pm_tcache_lock);
+    return t->pinned != NULL;
+}
+
+// Of a cache whose stacks are empty.
+static void drop_stacks(struct pm_tcache *t) {
+    for (unsigned tag = PM_CLASSES + 1; tag < t->stacks; tag++)
+        t->stack[tag].cap = 0;
+    __atomic_store_n(&t->stacks, PM_CLASSES + 1, __ATOMIC_RELAXED);
 }
 
 static void link_live(struct pm_tcache *t) {
@@ -225,11 +285,13 @@ static struct pm_tcache *create(unsigned node) {
         t = map_new();
     if (!t)
         return NULL;
+    drop_stacks(t);
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
         t->fill[cls] = FIRST_FILL;
     reset_caps(t);
     set_range(t, node);
-    t->emptied = 0;
+    for (unsigned w = 0; w < PM_STACK_WORDS; w++)
+        t->emptied[w] = 0;
     t->sibling = t;
     t->node = (uint16_t)node;
     join(t);
@@ -293,8 +355,8 @@ struct pm_tcache *pm_tcache_move(struct pm_tcache *t, unsigned node) {
     return to;
 }
 
-bool pm_tcache_free_to_use(struct pm_tcache *t, unsigned cls) {
-    struct pm_stack *s = &t->stack[cls];
+bool pm_tcache_free_to_use(struct pm_tcache *t, unsigned tag) {
+    struct pm_stack *s = &t->stack[tag];
     int16_t seized = __atomic_load_n(&s->seized, __ATOMIC_RELAXED);
     if (PM_LIKELY(!seized))
         return true;
@@ -303,8 +365,8 @@ bool pm_tcache_free_to_use(struct pm_tcache *t, unsigned cls) {
         return false;
     // Acquire: who emptied the stack reads it no more. One request opens it: this one, or a handler
     // that interrupts it here.
-    uint64_t bit = 1ull << cls;
-    if (!(atomic_fetch_and_explicit(&t->emptied, ~bit, memory_order_acq_rel) & bit))
+    uint64_t bit = 1ull << tag % 64;
+    if (!(atomic_fetch_and_explicit(&t->emptied[tag / 64], ~bit, memory_order_acq_rel) & bit))
         return false;
     leave_with(s, 0);
     return true;
@@ -312,16 +374,17 @@ bool pm_tcache_free_to_use(struct pm_tcache *t, unsigned cls) {
 
 bool pm_tcache_return(struct pm_tcache *t) {
     bool all = true;
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
-        struct pm_stack *s = &t->stack[cls];
+    for (unsigned tag = 1; tag < t->stacks; tag++) {
+        struct pm_stack *s = &t->stack[tag];
         uint32_t n;
-        if (!pm_tcache_free_to_use(t, cls) || !seize(s, &n)) {
+        if (!pm_tcache_free_to_use(t, tag) || !seize(s, &n)) {
             all = false;
             continue;
         }
-        pm_arena_return(cls, t->slot[cls], n);
+        pm_arena_return(pm_tag_class(tag), t->slot[tag], n);
         leave_with(s, 0);
     }
+    pm_pinned_cache_return(t->pinned);
     reset_caps(t);
     return all;
 }
@@ -339,8 +402,9 @@ static void end_seizure(struct pm_stack *s) {
 // No stack is another thread's any more, because that thread held the lock; all other stacks are
 // empty. pm_tcache_lock is held.
 static void retire(struct pm_tcache *t) {
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-        leave_with(&t->stack[cls], 0);
+    for (unsigned tag = 1; tag < t->stacks; tag++)
+        leave_with(&t->stack[tag], 0);
+    pm_pinned_cache_drop(t->pinned);
     leave(t);
     unlink_live(t);
     t->next = spare;
@@ -350,8 +414,8 @@ static void retire(struct pm_tcache *t) {
 void pm_tcache_destroy(struct pm_tcache *t) {
     struct pm_tcache *at = t, *next;
     do {
-        for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-            end_seizure(&at->stack[cls]);
+        for (unsigned tag = 1; tag < at->stacks; tag++)
+            end_seizure(&at->stack[tag]);
         pm_tcache_return(at);
         at = at->sibling;
     } while (at != t);
@@ -364,14 +428,22 @@ void pm_tcache_destroy(struct pm_tcache *t) {
     pm_unlock(&pm_tcache_lock);
 }
 
-bool pm_tcache_refill(struct pm_tcache *t, unsigned cls) {
-    struct pm_stack *s = &t->stack[cls];
-    unsigned want = t->fill[cls];
+bool pm_tcache_refill(struct pm_tcache *t, unsigned tag) {
+    struct pm_arena *arena = t->arena;
+    unsigned cls = tag;
+    if (PM_UNLIKELY(tag > PM_CLASSES)) {
+        if (!has_all_stacks(t) && !add_stacks(t))
+            return true; // the caller finds none
+        arena = &pm_arenas[pm_kind_arena(PM_KIND_POINTER_FREE, arena->number)];
+        cls = pm_tag_class(tag);
+    }
+    struct pm_stack *s = &t->stack[tag];
+    unsigned want = t->fill[tag];
     unsigned most = s->cap / 2;
     if (want > most)
         want = most;
-    t->busy |= 1ull << cls;
-    t->ran_empty |= 1ull << cls;
+    pm_bit_set(t->busy, tag);
+    pm_bit_set(t->ran_empty, tag);
     age_cap(t);
     uint32_t n;
     if (!seize(s, &n))
@@ -380,9 +452,9 @@ bool pm_tcache_refill(struct pm_tcache *t, unsigned cls) {
         pm_stack_leave(s);
         return true;
     }
-    void **slot = t->slot[cls];
-    unsigned got = pm_arena_fill(t->arena, cls, slot, want);
-    t->fill[cls] = (uint16_t)(want * 2);
+    void **slot = t->slot[tag];
+    unsigned got = pm_arena_fill(arena, cls, slot, want);
+    t->fill[tag] = (uint16_t)(want * 2);
     // pm_tcache_pop() takes the last block first. Reverse the order, so that blocks are handed out
     // by rising address.
     for (unsigned i = 0; i < got / 2; i++) {
@@ -394,16 +466,24 @@ bool pm_tcache_refill(struct pm_tcache *t, unsigned cls) {
     return got > 0;
 }
 
-void pm_tcache_trim(struct pm_tcache *t, unsigned cls) {
-    struct pm_stack *s = &t->stack[cls];
-    t->busy |= 1ull << cls;
-    if (grow_cap(t, cls))
+void pm_tcache_trim(struct pm_tcache *t, unsigned tag) {
+    struct pm_stack *s = &t->stack[tag];
+    unsigned cls = tag;
+    if (PM_UNLIKELY(tag > PM_CLASSES)) {
+        cls = pm_tag_class(tag);
+        if (!has_all_stacks(t)) {
+            add_stacks(t); // there is room now
+            return;
+        }
+    }
+    pm_bit_set(t->busy, tag);
+    if (grow_cap(t, tag))
         return;
     age_cap(t);
     uint32_t n;
     if (!seize(s, &n))
         return;
-    return_oldest(t, cls, n / 2, n - n / 2);
+    return_oldest(t->slot[tag], cls, n / 2, n - n / 2);
     leave_with(s, n - n / 2);
 }
 
@@ -418,16 +498,18 @@ uint64_t pm_tcache_held(unsigned cls) {
     uint64_t held = 0;
     pm_lock(&pm_tcache_lock);
     for (struct pm_tcache *t = pm_tcache_first; t; t = t->next)
-        held += pm_stack_count(&t->stack[cls]);
+        held += pm_stack_count(&t->stack[cls]) +
+                pm_stack_count(&t->stack[PM_TAG_POINTER_FREE + cls]) +
+                pm_pinned_cache_held(t->pinned, cls);
     pm_unlock(&pm_tcache_lock);
     return held;
 }
 
 static uint64_t misplaced(const struct pm_tcache *t) {
     uint64_t count = 0;
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-        for (uint32_t i = 0, n = pm_stack_count(&t->stack[cls]); i < n; i++) {
-            const void *p = __atomic_load_n(&t->slot[cls][i], __ATOMIC_RELAXED);
+    for (unsigned tag = 1; tag < __atomic_load_n(&t->stacks, __ATOMIC_RELAXED); tag++)
+        for (uint32_t i = 0, n = pm_stack_count(&t->stack[tag]); i < n; i++) {
+            const void *p = __atomic_load_n(&t->slot[tag][i], __ATOMIC_RELAXED);
             count += pm_in_range(p) && pm_node_of(p) != t->node;
         }
     return count;

@@ -6,9 +6,11 @@
 // the hot path of malloc and free: no lock, no instruction with a lock prefix, no flush, no system
 // call, no store to media. scripts/counters bounds its instructions.
 //
-// The stacks are indexed by tag. Tags that are no class (PM_TAG_NONE and PM_TAG_EXTENT) find a
-// stack of capacity 0, and so take the slow path without a test of their own. A thread without a
-// cache points to pm_no_tcache; all its stacks have capacity 0.
+// The stacks are indexed by tag. Tags that do not say a class (PM_TAG_NONE, PM_TAG_EXTENT and
+// PM_TAG_KIND) find a stack of capacity 0, and so take the slow path without a test of their own. A
+// thread without a cache points to pm_no_tcache; all its stacks have capacity 0. So have those of
+// pointer-free blocks before the thread allocates or frees one: until then they cost a thread
+// nothing (pm_tcache.stacks).
 //
 // Invariant: a signal handler finds each stack as before or as after the interrupted request, or
 // finds it seized. Handlers may allocate and free too. A pop or push seizes the stack with one
@@ -41,6 +43,7 @@
 #include "extent_cache.h"
 #include "media/open/shard_nodes.h"
 #include "pages/pagemap.h"
+#include "pinned_cache.h"
 
 #define PM_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PM_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -64,6 +67,9 @@ struct pm_stack {
     int16_t seized;
 };
 
+// Words of a bit for each stack.
+#define PM_STACK_WORDS ((PM_TAGS + 63u) / 64)
+
 struct pm_tcache {
     // Where the memory of the cache's node begins: its first tag and its first byte. They lie in
     // one cache line with the stacks. With one node: pm_tag and pm_base.
@@ -76,27 +82,30 @@ struct pm_tcache {
     // has cached: its next free then takes the slow path.
     uint64_t granules;
     struct pm_stack stack[PM_TAGS];
-    void **slot[PM_TAGS]; // the blocks of a stack are slot[cls][0 .. n)
+    void **slot[PM_TAGS]; // the blocks of a stack are slot[tag][0 .. n)
     struct pm_arena *arena;
     struct pm_extent_cache *extents; // the arena's; pm_no_extent_cache in pm_no_tcache
+    struct pm_pinned_cache *pinned;  // NULL before the first pinned block; set once
     struct pm_tcache *next, *prev;   // the list of live caches, or of spare ones; pm_tcache_lock
     struct pm_tcache *sibling;       // the thread's next cache, in a ring: one for each node
     uint64_t all_granules;           // what `granules` is unless another thread asks
     uint16_t node;
+    // The stacks of tags from 1 up to this are in use: PM_CLASSES + 1, or all, PM_TAGS.
+    uint8_t stacks;
     bool parked;            // the thread has moved to another node, and goes on with a sibling
     uint16_t fill[PM_TAGS]; // blocks to take at the next refill; doubles up to cap / 2
-    // How far the stacks may grow; see "capacities" in tcache.c. A bit for each class.
-    uint64_t ran_empty, busy;
+    // How far the stacks may grow; see "capacities" in tcache.c. A bit for each stack.
+    uint64_t ran_empty[PM_STACK_WORDS], busy[PM_STACK_WORDS];
     uint16_t slow_requests;
     uint8_t last_aged;
     // Deferred frees: blocks that a signal handler freed while the interrupted code held a lock.
     // The thread frees them at its next slow request.
     void *deferred[PM_DEFERRED_MAX];
     uint32_t deferred_count;
-    // For take_back.c, a bit for each class: of these stacks somebody takes the blocks now
+    // For take_back.c, a bit for each stack: of these somebody takes the blocks now
     // (pm_tcache_lock); these have PM_STACK_TAKEN, and nobody else uses them any more.
-    uint64_t marked;
-    _Atomic uint64_t emptied;
+    uint64_t marked[PM_STACK_WORDS];
+    _Atomic uint64_t emptied[PM_STACK_WORDS];
     uint64_t heights; // of the stacks as pm_take_back_idle() saw them last; pm_tcache_lock
 };
 
@@ -143,9 +152,9 @@ static inline uint32_t pm_stack_count(const struct pm_stack *s) {
     return pm_stack_taken(s) ? 0 : __atomic_load_n(&s->n, __ATOMIC_RELAXED);
 }
 
-// Takes a cached block of class `cls`; NULL: the stack is empty or seized.
-static inline void *pm_tcache_pop(struct pm_tcache *t, uint64_t cls) {
-    struct pm_stack *s = pm_stack_of(t, cls);
+// Takes a cached block that will have this tag; NULL: the stack is empty or seized.
+static inline void *pm_tcache_pop(struct pm_tcache *t, uint64_t tag) {
+    struct pm_stack *s = pm_stack_of(t, tag);
     if (PM_UNLIKELY(!pm_stack_seize(s)))
         return NULL;
     uint64_t n;
@@ -153,20 +162,20 @@ static inline void *pm_tcache_pop(struct pm_tcache *t, uint64_t cls) {
         pm_stack_leave(s);
         return NULL;
     }
-    void *p = t->slot[cls][n];
+    void *p = t->slot[tag][n];
     if (!p)
         __builtin_unreachable();
     pm_stack_set(s, n);
     pm_stack_leave(s);
-    uint8_t *tag = (uint8_t *)(t->tag_of_0 + pm_tag_index((uintptr_t)p >> PM_GRANULE_SHIFT));
-    __atomic_store_n(tag, (uint8_t)cls, __ATOMIC_RELAXED);
+    uint8_t *at = (uint8_t *)(t->tag_of_0 + pm_tag_index((uintptr_t)p >> PM_GRANULE_SHIFT));
+    __atomic_store_n(at, (uint8_t)tag, __ATOMIC_RELAXED);
     return p;
 }
 
-// Caches the block at `p`, of class `cls`, whose tag is *at and whose stack is `s`. False: the
-// stack is full or seized.
+// Caches the block at `p`, whose tag, *at, is `tag` and whose stack is `s`. False: the stack is
+// full or seized.
 static inline __attribute__((always_inline)) bool
-pm_stack_push(struct pm_tcache *t, struct pm_stack *s, uint64_t cls, uint8_t *at, void *p) {
+pm_stack_push(struct pm_tcache *t, struct pm_stack *s, uint64_t tag, uint8_t *at, void *p) {
     if (PM_UNLIKELY(!pm_stack_seize(s)))
         return false;
     uint64_t n = s->n;
@@ -176,7 +185,7 @@ pm_stack_push(struct pm_tcache *t, struct pm_stack *s, uint64_t cls, uint8_t *at
         return false;
     }
     __atomic_store_n(at, PM_TAG_NONE, __ATOMIC_RELAXED);
-    t->slot[cls][n] = p;
+    t->slot[tag][n] = p;
     pm_stack_set(s, n + 1);
     pm_stack_leave(s);
     return true;
@@ -193,10 +202,10 @@ static inline bool pm_tcache_push(struct pm_tcache *t, void *p) {
     return pm_stack_push(t, pm_stack_of(t, tag), tag, at, p);
 }
 
-// Caches a block of class `cls`, wherever the memory of the cache's node lies. False: the stack is
+// Caches a block with this tag, wherever the memory of the cache's node lies. False: the stack is
 // full or seized.
-static inline bool pm_tcache_put(struct pm_tcache *t, void *p, unsigned cls) {
-    return pm_stack_push(t, &t->stack[cls], cls, pm_tag_at(p), p);
+static inline bool pm_tcache_put(struct pm_tcache *t, void *p, unsigned tag) {
+    return pm_stack_push(t, &t->stack[tag], tag, pm_tag_at(p), p);
 }
 
 // Returns a cache for this thread, perhaps the spare cache of an ended one. NULL: memory is out.
@@ -211,21 +220,23 @@ static inline struct pm_tcache *pm_tcache_follow(struct pm_tcache *t) {
 extern _Atomic uint64_t pm_tcache_moves; // how often threads have moved; relaxed
 // Returns every cached block to its slab and makes the thread's caches spare.
 void pm_tcache_destroy(struct pm_tcache *t);
-// Whether the thread's stack is not seized. In a handler that interrupted a request of this class
-// it is. Opens a stack that another thread has emptied.
-bool pm_tcache_free_to_use(struct pm_tcache *t, unsigned cls);
+// Whether the thread's stack is not seized. In a handler that interrupted a request of it it is.
+// Opens a stack that another thread has emptied.
+bool pm_tcache_free_to_use(struct pm_tcache *t, unsigned tag);
 // Refills an empty stack from the arena; false when memory is out. True says no more: another
-// thread may have seized the stack.
-bool pm_tcache_refill(struct pm_tcache *t, unsigned cls);
+// thread may have seized the stack. For a pointer-free tag pm_arenas_add_kinds() has been called.
+bool pm_tcache_refill(struct pm_tcache *t, unsigned tag);
 // Makes room in a full stack: returns the older half of its blocks to their slabs.
-void pm_tcache_trim(struct pm_tcache *t, unsigned cls);
+void pm_tcache_trim(struct pm_tcache *t, unsigned tag);
+// Makes the thread's cache of pinned blocks, if it has none. False: there is no memory.
+bool pm_tcache_add_pinned(struct pm_tcache *t);
 // Returns every block of this cache to its slab, except those in seized stacks. False: there were
 // such stacks.
 bool pm_tcache_return(struct pm_tcache *t);
 // Returns how many threads have caches: those that have allocated and not ended.
 unsigned pm_tcache_live(void);
-// Returns how many blocks of a class all caches hold. A figure for statistics: other threads'
-// counts are read while they change.
+// Returns how many blocks of a class, of any kind, all caches hold. A figure for statistics: other
+// threads' counts are read while they change.
 uint64_t pm_tcache_held(unsigned cls);
 
 // How many blocks caches have that are not of their node; a figure, too. It is 0.

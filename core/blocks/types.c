@@ -7,7 +7,7 @@
 
 static uint32_t *heads;
 
-static unsigned arenas(void) { return (PM_KINDS_APART - PM_KINDS_UNTYPED) * pm_nodes.count; }
+static unsigned arenas(void) { return PM_ARENAS_TYPED * pm_nodes.count; }
 
 size_t pm_types_bytes(void) {
     return (size_t)arenas() * (PM_CLASSES + 1) * PM_TYPE_CHAINS * sizeof *heads;
@@ -17,7 +17,7 @@ void pm_types_init(void *memory) { heads = memory; }
 
 // NULL: the arena is none of typed slabs.
 static uint32_t *head_of(unsigned arena, unsigned cls, uint16_t type) {
-    unsigned number = arena - pm_kind_arena(PM_KIND_TYPED, 0);
+    unsigned number = arena - pm_typed_arena(PM_KIND_TYPED, 0);
     if (number >= arenas())
         return NULL;
     return &heads[((size_t)number * (PM_CLASSES + 1) + cls) * PM_TYPE_CHAINS +

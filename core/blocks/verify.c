@@ -190,8 +190,8 @@ static int verify_tags(uint32_t slab, const struct pm_population *p, bool alone,
     for (unsigned i = 0; i < cls->blocks; i++) {
         unsigned tag = *pm_tag_at(pm_slab_start(slab) + (size_t)i * cls->size);
         bool in_use = pm_bit(used, i);
-        unsigned own = pm_vslabs[slab].kind || pm_vslabs[slab].held ? PM_TAG_KIND : p->cls;
-        if (in_use ? tag && tag != own : tag && (alone || (tag == own && own == p->cls)))
+        unsigned own = pm_slab_tag(&pm_vslabs[slab], p->cls);
+        if (in_use ? tag && tag != own : tag && (alone || (tag == own && own != PM_TAG_KIND)))
             return WRONG("slab %u: block %u of %u bytes is %s but tagged %u", slab, i, cls->size,
                          in_use ? "in use" : "free", tag);
     }

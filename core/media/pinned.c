@@ -40,15 +40,9 @@ void pm_pin_write(uint64_t place, uint32_t bits) {
 }
 
 bool pm_pin_change(uint64_t place, uint64_t change) {
-    uint64_t *at = pm_pin_word(place), old = __atomic_load_n(at, __ATOMIC_RELAXED), word;
-    do {
-        uint32_t bits = (pm_unseal(old) | (uint32_t)change) & ~(uint32_t)(change >> 32);
-        if (bits == pm_unseal(old))
-            return false;
-        word = pm_seal(bits, salt_of(place));
-        // Release: who finds the block allocated finds its bytes.
-    } while (
-        !__atomic_compare_exchange_n(at, &old, word, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
-    pm_flush(at, sizeof *at);
-    return true;
+    uint64_t *at = pm_pin_word(place);
+    bool changed = pm_pin_change_at(at, salt_of(place), change);
+    if (changed)
+        pm_flush(at, sizeof *at);
+    return changed;
 }

@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/crc.h"
+
 #define PM_PIN_IN_SLABS (1ull << 61)
 #define PM_PIN_SHARD_SHIFT 40
 
@@ -30,5 +32,19 @@ void pm_pin_write(uint64_t place, uint32_t bits);
 // Changes the word and flushes it, if it changes. It is durable after a drain. False: the word was
 // so already.
 bool pm_pin_change(uint64_t place, uint64_t change);
+// The same of a word whose address and salt are known. Nothing is flushed.
+static inline __attribute__((always_inline)) bool pm_pin_change_at(uint64_t *at, uint32_t salt,
+                                                                   uint64_t change) {
+    uint64_t old = __atomic_load_n(at, __ATOMIC_RELAXED), word;
+    do {
+        uint32_t bits = (pm_unseal(old) | (uint32_t)change) & ~(uint32_t)(change >> 32);
+        if (bits == pm_unseal(old))
+            return false;
+        word = pm_seal(bits, salt);
+        // Release: who finds the block allocated finds its bytes.
+    } while (
+        !__atomic_compare_exchange_n(at, &old, word, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+    return true;
+}
 
 #endif

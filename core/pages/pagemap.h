@@ -47,9 +47,17 @@ enum {
     PM_TAG_NONE = 0,
     // 1 .. PM_CLASSES: a small block of that class
     PM_TAG_EXTENT = PM_CLASSES + 1,
-    PM_TAG_KIND, // a block, small or large, of another kind than PM_KIND_CONSERVATIVE, or held
-    PM_TAGS
+    // A block of another kind than PM_KIND_CONSERVATIVE, or held; not those that follow.
+    PM_TAG_KIND,
+    // PM_TAG_POINTER_FREE + 1 .. PM_CLASSES: a small pointer-free block of that class, not held.
+    PM_TAG_POINTER_FREE = PM_TAG_KIND,
+    PM_TAGS = PM_TAG_POINTER_FREE + PM_CLASSES + 1
 };
+
+// The class of a small block with this tag. 0: the tag does not say one.
+static inline unsigned pm_tag_class(unsigned tag) {
+    return tag <= PM_CLASSES ? tag : tag > PM_TAG_POINTER_FREE ? tag - PM_TAG_POINTER_FREE : 0;
+}
 
 extern uint8_t *pm_tag;
 extern uint32_t *pm_page_map;

@@ -46,8 +46,8 @@ bool pm_col_find(const void *p, struct pm_col_block *block) {
         offset >> PM_PAGE_SHIFT >= pm_shard_end(pm_shard_at(offset)))
         return false;
     unsigned tag = offset % 16 ? PM_TAG_NONE : __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED);
-    if (pm_tag_is_class(tag))
-        return found(block, offset, pm_classes[tag].size);
+    if (pm_tag_is_cached(tag))
+        return found(block, offset, pm_classes[pm_tag_class(tag)].size);
     uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT);
     struct pm_slab_block b;
     if (!pm_home_class(pm_slab_home(&pm_vslabs[slab])))

@@ -74,9 +74,9 @@ static void each_in_slab(uint32_t slab, each_fn *each, void *arg) {
     const struct pm_vslab *v = &pm_vslabs[slab];
     unsigned stride = pm_slab_stride(v);
     for (uint64_t at = from; at < from + PM_SLAB_SIZE; at += stride) {
-        unsigned cls = *tag_of(at) & ~MARK;
-        struct pm_slab_block block; // the tag of a kind is no class
-        if (cls == PM_TAG_KIND)
+        unsigned tag = *tag_of(at) & ~MARK, cls = pm_tag_class(tag);
+        struct pm_slab_block block;
+        if (tag == PM_TAG_KIND)
             cls = pm_slab_find(v, (uint32_t)(at - from), &block) ? block.cls : 0;
         if (cls)
             each(at, pm_classes[cls].size, arg);

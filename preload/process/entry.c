@@ -56,7 +56,7 @@ static void free_now(void *p) {
     unsigned tag = pm_find_tag(p);
     if (tag == PM_TAG_NONE && !pm_nested()) // a mistake: to tell which one takes the tables
         pm_process_start();
-    if (pm_tag_is_class(tag) && pm_tcache == &pm_no_tcache)
+    if (pm_tag_is_cached(tag) && pm_tcache == &pm_no_tcache)
         pm_thread_enter();
     pm_alloc_free(p, tag);
 }
@@ -185,7 +185,21 @@ __attribute__((noinline)) static void free_uncached(void *p, bool ask) {
     errno = saved;
 }
 
+// As pm_tcache_push(), of a pinned block.
+static bool free_pinned(void *p) {
+    struct pm_tcache *t = pm_tcache;
+    uint64_t granule = pm_granule_from(t->base, p);
+    if (granule >= t->granules || t->tag[pm_tag_index(granule)] != PM_TAG_KIND || !pm_has_pinned(t))
+        return false;
+    int held = pm_cancel_hold_short();
+    bool put = pm_pinned_cache_put(t->pinned, p);
+    pm_cancel_release_short(held);
+    return put;
+}
+
 void pm_free_slow(void *p) {
+    if (pm_tcache->pinned && free_pinned(p))
+        return;
     if (!pm_alloc_free_cached(p))
         free_uncached(p, true);
 }
@@ -235,9 +249,11 @@ void *pm_malloc_of_kind(struct pm_sort sort, size_t size, size_t align) {
         return no_memory();
     struct pm_cancel held = pm_cancel_hold();
     bool fallback = route() == PM_ROUTE_FALLBACK;
+    if (!fallback && pm_tcache->deferred_count)
+        pm_free_deferred();
     void *p = fallback ? NULL : pm_alloc_of_kind(sort, size, align);
     pm_cancel_release(held);
-    return fallback ? pm_memalign(align, size) : p ? p : no_memory();
+    return fallback ? pm_memalign(align, size) : p ? pm_stacks_note(p) : no_memory();
 }
 
 void pm_pin_now(void *p) {

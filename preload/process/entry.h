@@ -12,8 +12,10 @@
 
 #include <stddef.h>
 
+#include "base/cancel.h"
 #include "blocks/tcache.h"
 #include "media/kind_format.h"
+#include "media/persist.h"
 
 void *pm_malloc_slow(size_t size);
 void pm_free_slow(void *p);
@@ -48,10 +50,37 @@ void *pm_calloc(size_t count, size_t size);
 void *pm_realloc(void *p, size_t size);
 // `align` is a power of two.
 void *pm_memalign(size_t align, size_t size);
-// A block of a kind other than PM_KIND_CONSERVATIVE; not in a signal handler. `align` may be 0.
-// A pinned block is not allocated on media before pm_pin() (blocks/pinned.h).
+// A block of a kind other than PM_KIND_CONSERVATIVE, or of a type; not in a signal handler that has
+// interrupted the allocator. `align` may be 0. A pinned block is not allocated on media before
+// pm_pin() (blocks/pinned.h).
 void *pm_malloc_of_kind(struct pm_sort sort, size_t size, size_t align);
 void pm_pin_now(void *p);
+// A pointer-free block from the thread's cache. NULL: it has none there. The empty asm keeps the
+// compiler from making the tag twice.
+static inline void *pm_malloc_pointer_free(size_t size) {
+    if (PM_UNLIKELY(size > PM_SMALL_MAX))
+        return NULL;
+    uint64_t tag = PM_TAG_POINTER_FREE + pm_size_to_class(size);
+    __asm__("" : "+r"(tag));
+    return pm_tcache_pop(pm_tcache, tag);
+}
+
+// Whether this thread has a cache of pinned blocks, and a request of it needs no more than the
+// short hold: a flush that is an msync() does.
+static inline bool pm_has_pinned(const struct pm_tcache *t) {
+    return t->pinned && !pm_nested() && !pm_persist_waits();
+}
+// A small pinned block from the thread's cache, allocated on media. NULL: the slow path has to do
+// it.
+static inline void *pm_malloc_pinned(enum pm_kind kind, size_t size) {
+    struct pm_tcache *t = pm_tcache;
+    if (!pm_has_pinned(t) || size > PM_SMALL_MAX)
+        return NULL;
+    int held = pm_cancel_hold_short();
+    void *p = pm_pinned_cache_take(t->pinned, kind, pm_size_to_class(size));
+    pm_cancel_release_short(held);
+    return p;
+}
 size_t pm_usable_size(void *p);
 // Returns this thread's cached blocks and releases all free space. True when space was released.
 bool pm_trim(void);

@@ -100,11 +100,31 @@ static bool is_pinned(const void *p) {
     return p && pm_kind_is_pinned(pm_find((void *)(uintptr_t)p).kind);
 }
 
-EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
+__attribute__((noinline)) static void *alloc_slow(size_t size, size_t align, unsigned flags) {
     void *p = alloc("pmalloc_alloc", size, align, flags);
     if (is_pinned(p))
         pm_pin_now(p);
     return p;
+}
+
+__attribute__((noinline)) static void *alloc_pinned(size_t size, size_t align, unsigned flags) {
+    void *p = pm_malloc_pinned((enum pm_kind)sort_of(flags).kind, size);
+    return p ? p : alloc_slow(size, align, flags);
+}
+
+// What every block of malloc's has.
+static inline bool is_usual(size_t align) { return !(align & ~(size_t)8) || align == 16; }
+
+// A thread that has blocks of a kind in its cache has asked for the heap before.
+EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
+    if (flags == PMALLOC_POINTER_FREE && is_usual(align)) {
+        void *p = pm_malloc_pointer_free(size);
+        if (PM_LIKELY(p != NULL))
+            return p;
+    } else if ((flags & ~PMALLOC_POINTER_FREE) == PMALLOC_PINNED && is_usual(align)) {
+        return alloc_pinned(size, align, flags);
+    }
+    return alloc_slow(size, align, flags);
 }
 
 EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned flags) {

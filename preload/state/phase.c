@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/decay.h"
+#include "blocks/pinned_cache.h"
 #include "blocks/tcache.h"
 #include "media/adopt.h"
 #include "media/backing/marks.h"
@@ -117,6 +118,8 @@ void pm_process_each_lock(void (*step)(struct pm_lock *)) {
     step(&pm_age_lock);
     step(&pm_process_lock);
     step(&pm_tcache_lock);
+    for (unsigned i = 0; i < PM_PINNED_LOCKS; i++)
+        step(&pm_pinned_locks[i].lock);
     lock_bins(step);
     for (unsigned i = 0; i < PM_LANES; i++)
         step(&pm_lane_locks[i]);

@@ -17,8 +17,10 @@
 #include <unistd.h>
 
 #include "base/nodes.h"
+#include "blocks/kinds.h"
 #include "lines.h"
 #include "media/persist.h"
+#include "preload/pmalloc.h"
 #include "process/entry.h"
 #include "process/start.h"
 #include "temporary_heap.h"
@@ -72,10 +74,13 @@ static void play(struct player *p) {
     pm_node_move(node_of(p));
 }
 
-static void *allocate(struct player *p, size_t size) {
+static void *pointer_free(size_t size) { return pmalloc_alloc(size, 0, PMALLOC_POINTER_FREE); }
+static void *pinned(size_t size) { return pmalloc_alloc(size, 0, PMALLOC_PINNED); }
+
+static void *allocate_by(void *by(size_t), struct player *p, size_t size) {
     play(p);
     lines_enter(number_of(p), LINES_MALLOC);
-    void *block = measured_malloc(size);
+    void *block = by(size);
     lines_leave();
     if (!block) {
         fprintf(stderr, "contention: out of memory\n");
@@ -84,10 +89,14 @@ static void *allocate(struct player *p, size_t size) {
     return block;
 }
 
+static void *allocate(struct player *p, size_t size) {
+    return allocate_by(measured_malloc, p, size);
+}
+
 // A large block belongs to nobody; it counts as local.
 static bool is_remote(const struct player *p, const void *block) {
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of(block)];
-    return v->size_class && v->arena != p->cache->arena->number;
+    return v->size_class && pm_arena_place(v->arena) != p->cache->arena->number;
 }
 
 static void release(struct player *p, void *block) {
@@ -116,14 +125,19 @@ static void pair(struct player *p) { pair_of(p, 64); }
 static void large(struct player *p) { pair_of(p, 32 << 10); }
 
 // Allocates `n` objects, then frees them all.
-static void batch_of(struct player *p, unsigned n, size_t size) {
+static void batch_by(void *by(size_t), struct player *p, unsigned n, size_t size) {
     if (p->at < n)
-        p->held[p->at] = allocate(p, size);
+        p->held[p->at] = allocate_by(by, p, size);
     else
         release(p, p->held[p->at - n]);
     p->at = (p->at + 1) % (2 * n);
 }
+static void batch_of(struct player *p, unsigned n, size_t size) {
+    batch_by(measured_malloc, p, n, size);
+}
 static void batch(struct player *p) { batch_of(p, 2000, 64); }
+static void pointer_free_batch(struct player *p) { batch_by(pointer_free, p, 2000, 64); }
+static void pinned_batch(struct player *p) { batch_by(pinned, p, 2000, 64); }
 static void tiny(struct player *p) { batch_of(p, HELD, 16); }
 static void threadtest(struct player *p) { batch_of(p, HELD, 64); }
 
@@ -226,6 +240,8 @@ static const struct workload {
 } workloads[] = {
     {"pair", pair, 4000},
     {"batch", batch, 8000},
+    {"pointer-free", pointer_free_batch, 8000},
+    {"pinned", pinned_batch, 8000},
     {"threadtest", threadtest, 20000},
     {"tiny", tiny, 20000},
     {"shbench", shbench, 4800},

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blocks/kinds.h"
 #include "blocks/tcache.h"
 #include "pages/extent.h"
 
@@ -126,7 +127,8 @@ static void on_lock(const volatile void *word) {
         kind = LINES_IN_EXTENT;
     } else if (at < arenas || at >= (const char *)(pm_arenas + pm_arena_count)) {
         now->rest++;
-    } else if ((size_t)(at - arenas) / sizeof *pm_arenas == pm_tcache->arena->number) {
+    } else if (pm_arena_place((unsigned)((size_t)(at - arenas) / sizeof *pm_arenas)) ==
+               pm_tcache->arena->number) {
         now->own++;
     } else {
         now->other++;

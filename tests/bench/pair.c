@@ -38,6 +38,26 @@ LOOP loop_malloc(unsigned long count, size_t bytes, bool call) {
     }
 }
 
+// As in pmalloc.h.
+void *pmalloc_alloc(size_t bytes, size_t align, unsigned flags) __attribute__((weak));
+enum { POINTER_FREE = 4, PINNED = 8 };
+
+LOOP loop_flags(unsigned long count, size_t bytes, bool call, unsigned flags) {
+    for (unsigned long done = 0; done < count; done += depth) {
+        for (unsigned i = 0; i < depth; i++) {
+            void *p = call ? pmalloc_alloc(bytes, 0, flags) : NULL;
+            USE(p);
+            held[i] = p;
+        }
+        for (unsigned i = 0; i < depth; i++) {
+            void *p = held[i];
+            USE(p);
+            if (call)
+                free(p);
+        }
+    }
+}
+
 LOOP loop_held(unsigned long count, size_t bytes, bool call) {
     for (unsigned long done = 0; done < count; done += depth) {
         for (unsigned i = 0; i < depth; i++) {
@@ -90,6 +110,14 @@ static void run_calloc(unsigned long count) {
 
 static void run_realloc(unsigned long count) {
     calls ? loop_realloc(count, size, true) : loop_realloc(count, size, false);
+}
+
+static void run_pointer_free(unsigned long count) {
+    calls ? loop_flags(count, size, true, POINTER_FREE) : loop_flags(count, size, false, 0);
+}
+
+static void run_pinned(unsigned long count) {
+    calls ? loop_flags(count, size, true, PINNED) : loop_flags(count, size, false, 0);
 }
 
 static sem_t full, drained;
@@ -176,7 +204,8 @@ static const struct {
 } modes[] = {{"malloc", run_malloc, true},   {"calloc", run_calloc, true},
              {"realloc", run_realloc, true}, {"remote", run_remote, true},
              {"lock", run_lock, true},       {"grow", run_grow, false},
-             {"commit", run_commit, false}};
+             {"commit", run_commit, false},  {"pointer-free", run_pointer_free, true},
+             {"pinned", run_pinned, true}};
 
 static unsigned long number(const char *text, unsigned long limit) {
     char *end;
@@ -202,7 +231,7 @@ int main(int argc, char **argv) {
         modes[i].run(count);
         return 0;
     }
-    fprintf(stderr, "usage: pair [loop-]malloc|calloc|realloc|remote|lock|grow|commit COUNT SIZE "
-                    "[DEPTH]\n");
+    fprintf(stderr, "usage: pair [loop-]malloc|calloc|realloc|remote|lock|grow|commit|pointer-free|"
+                    "pinned COUNT SIZE [DEPTH]\n");
     return 2;
 }

@@ -63,7 +63,7 @@ static void test_an_emptied_stack_is_opened_once(void) {
     CHECK(!pm_tcache_free_to_use(other, 9)); // the handler
     s->seized++;
     CHECK(pm_tcache_free_to_use(other, 9) && s->n == 0 && s->seized == 0);
-    CHECK_EQ(other->emptied, 0);
+    CHECK_EQ(other->emptied[0], 0);
 }
 
 static void test_a_thread_ends_after_its_cache_was_emptied(void) {
@@ -108,6 +108,18 @@ static void test_owners_are_asked(void) {
 
 // Each block has one owner, whatever the moment at which a cache is emptied.
 enum { OWNERS = 3, HELD = 300, EMPTYINGS = 300000 };
+
+// A third of the blocks is pointer-free.
+static unsigned tag_of(unsigned i) { return 3 + i % 2 + (i % 3 ? 0 : PM_TAG_POINTER_FREE); }
+
+static void *allocate(unsigned tag) {
+    if (pm_tag_is_class(tag))
+        return pm_alloc_small(tag);
+    void *p = pm_tcache_pop(pm_tcache, tag);
+    size_t size = pm_classes[pm_tag_class(tag)].size;
+    return p ? p : pm_alloc_of_kind((struct pm_sort){PM_KIND_POINTER_FREE, 0}, size, 0);
+}
+
 static _Atomic bool over;
 static _Atomic unsigned two_owners;
 
@@ -117,19 +129,19 @@ static void *own_blocks(void *arg) {
     unsigned seed = (unsigned)me;
     pm_tcache = pm_tcache_create();
     while (!over) {
-        unsigned i = (unsigned)rand_r(&seed) % HELD, cls = 3 + i % 2;
+        unsigned i = (unsigned)rand_r(&seed) % HELD, tag = tag_of(i);
         if (held[i]) {
-            two_owners += *(uintptr_t *)held[i] != me + i;
-            pm_alloc_free(held[i], cls);
+            two_owners += *(uintptr_t *)held[i] != me + i || *pm_tag_at(held[i]) != tag;
+            pm_alloc_free(held[i], tag);
             held[i] = NULL;
-        } else if ((held[i] = pm_alloc_small(cls))) {
+        } else if ((held[i] = allocate(tag))) {
             *(uintptr_t *)held[i] = me + i;
         }
     }
     struct pm_tcache *t = pm_tcache;
     for (unsigned i = 0; i < HELD; i++)
         if (held[i])
-            pm_alloc_free(held[i], 3 + i % 2);
+            pm_alloc_free(held[i], tag_of(i));
     pm_tcache = &pm_no_tcache;
     pm_tcache_destroy(t);
     return NULL;
@@ -137,6 +149,9 @@ static void *own_blocks(void *arg) {
 
 static void test_caches_are_emptied_while_in_use(void) {
     start();
+    void *first =
+        pm_alloc_of_kind((struct pm_sort){PM_KIND_POINTER_FREE, 0}, 16, 0); // makes the arenas
+    pm_alloc_free(first, PM_TAG_POINTER_FREE + 1);
     pthread_t owner[OWNERS];
     for (uintptr_t i = 0; i < OWNERS; i++)
         MUST(pthread_create(&owner[i], NULL, own_blocks, (void *)((i + 1) << 16)) == 0);

@@ -54,7 +54,7 @@ static void by_tags(const struct pm_population *p, const uint8_t *tag, uint64_t 
         unsigned own = tag[i * size >> PM_GRANULE_SHIFT];
         bool kind = own == PM_TAG_KIND && pm_slab_find(v, (uint32_t)(i * size), &block) &&
                     block.old == p->old;
-        if (own == p->cls || kind)
+        if (pm_tag_class(own) == p->cls || kind)
             pm_bit_set(allocated, i);
     }
 }
