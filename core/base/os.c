@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -83,6 +84,14 @@ static int above_limit(int fd, const struct rlimit *limit) {
     return high;
 }
 
+_Atomic int pm_os_fd_lowest = INT_MAX;
+
+// Two threads may store at once: then the higher number may stay, until the next one.
+static void note_lowest(int fd) {
+    if (fd < atomic_load_explicit(&pm_os_fd_lowest, memory_order_relaxed))
+        atomic_store_explicit(&pm_os_fd_lowest, fd, memory_order_relaxed);
+}
+
 int pm_os_fd_high(int fd) {
     struct rlimit limit;
     if (fd < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -95,6 +104,7 @@ int pm_os_fd_high(int fd) {
     errno = saved;
     if (high < 0)
         return fd;
+    note_lowest(high);
     close(fd);
     return high;
 }

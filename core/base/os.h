@@ -45,6 +45,8 @@ bool pm_os_advise(void *at, size_t len, int advice);
 // dup2): above the soft limit, where the hard one allows that. Returns the new close-on-exec
 // descriptor, or `fd` if no high number is free.
 int pm_os_fd_high(int fd);
+// The lowest number that it has returned.
+extern _Atomic int pm_os_fd_lowest;
 // Whether a file may grow to `size` (RLIMIT_FSIZE); if not, errno is EFBIG. Asked first, because a
 // write over the limit raises SIGXFSZ.
 bool pm_os_file_size(uint64_t size);

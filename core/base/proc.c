@@ -215,11 +215,11 @@ ssize_t pm_proc_kept_text(enum pm_proc_kept what, char *text, size_t size) {
     return got > 0 && is_whole(what, text) ? got : pm_proc_text(path_of[what], text, size);
 }
 
-void pm_proc_each_kept(void (*fn)(int fd, void *arg), void *arg) {
-    if (root.fd >= 0 && is_ours(&root))
+void pm_proc_each_kept(int only, void (*fn)(int fd, void *arg), void *arg) {
+    if (root.fd >= 0 && (only < 0 || root.fd == only) && is_ours(&root))
         fn(root.fd, arg);
     for (unsigned i = 0; i < PM_PROC_KEPT && keeper; i++)
-        if (kept[i].fd >= 0 && is_ours(&kept[i]))
+        if (kept[i].fd >= 0 && (only < 0 || kept[i].fd == only) && is_ours(&kept[i]))
             fn(kept[i].fd, arg);
 }
 

@@ -55,7 +55,7 @@ void pm_proc_give_back(int fd);
 // What is in one of the latter two, as pm_proc_text(): also when the first thread has ended.
 ssize_t pm_proc_kept_text(enum pm_proc_kept what, char *text, size_t size);
 // Calls `fn` for each that is kept.
-void pm_proc_each_kept(void (*fn)(int fd, void *arg), void *arg);
+void pm_proc_each_kept(int only, void (*fn)(int fd, void *arg), void *arg);
 
 // A filter of the program's forbids a call that PMAlloc can do without: where /proc is seen, of
 // short runs of pages, of a socket's kind, of an eventfd.

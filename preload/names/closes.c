@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Calls that close or change descriptors. Answers that are to leave by them leave first
-// (commit/outbox.h). Where many are closed at once the heap's descriptors stay open
-// (process/own_fds.h).
+// (commit/outbox.h). The heap's descriptors stay open (process/own_fds.h): a program that closes all
+// numbers that there may be does not mean them.
 #include <asm/ioctls.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -31,7 +31,6 @@ void pm_names_closefrom(int from) __asm__("closefrom");
         pm_outbox_closing((unsigned)(from), (unsigned)(to));                                       \
         return next arguments;                                                                     \
     }
-CLOSES(int, -1, close, (int fd), (fd), fd, fd)
 CLOSES(int, -1, dup2, (int from, int fd), (from, fd), fd, fd)
 CLOSES(int, -1, dup3, (int from, int fd, int flags), (from, fd, flags), fd, fd)
 CLOSES(int, EOF, fclose, (FILE * stream), (stream), 0, ~0u)
@@ -43,6 +42,23 @@ CLOSES(FILE *, NULL, freopen64, (const char *path, const char *mode, FILE *strea
 // An option may change what the kernel makes of bytes that it gets later (TCP_CORK, TCP_ULP).
 CLOSES(int, -1, setsockopt, (int fd, int level, int name, const void *value, unsigned len),
        (fd, level, name, value, len), fd, fd)
+
+// To the program they are not open. Were they closed, a thread of ours would have to open the file
+// again, at the lowest free number for a moment: where the program closes that as well, and opens
+// another file, ours would close that one.
+EXPORT int pm_closes_close(int fd) __asm__("close");
+EXPORT int pm_closes_close(int fd) {
+    static _Atomic(void *) known;
+    int (*next)(int);
+    *(void **)&next = pm_next(&known, "close");
+    if (!next)
+        return -1;
+    pm_outbox_closing((unsigned)fd, (unsigned)fd);
+    if (!pm_fd_is_own(fd))
+        return next(fd);
+    errno = EBADF;
+    return -1;
+}
 
 // How much of what was written has not been read by the other end, and how much can be read.
 typedef int ioctl_fn(int, unsigned long, void *);

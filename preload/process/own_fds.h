@@ -9,6 +9,8 @@
 
 #include <stdbool.h>
 
+// Whether the descriptor is one of them.
+bool pm_fd_is_own(int fd);
 // As the system call close_range(); they stay open. Returns a negative error.
 long pm_close_range(unsigned from, unsigned to, int flags);
 

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { THREADS = 2, SLOTS = 200, KEPT = 100000, KEPT_SIZE = 100000 };
@@ -203,10 +204,10 @@ static void drop(void) {
     malloc_trim(0);
 }
 
-// One by one: what closes a range spares the descriptors of the heap.
+// By system calls: close() and its kin spare the descriptors of the heap.
 static void close_each(int from) {
     for (int fd = from; fd < 65536; fd++)
-        close(fd);
+        syscall(SYS_close, fd);
 }
 
 static void over_all(int from) {
