@@ -4,9 +4,11 @@
 // Opens as many descriptors as it can, and closes all from some number on, also in a forked child.
 // Prints what it finds, which is the same with each malloc.
 // fds check: prints what the root holds.
+// fds low: prints how many low numbers were open already, and is killed.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,8 @@
 #define NR_CLOSE_RANGE 436
 
 char *root;
+
+int pmalloc_commit(void) __attribute__((weak));
 
 static void open_all(void) {
     static int fd[MOST];
@@ -92,6 +96,19 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "check") == 0) {
         printf("%d\n", root ? root[0] : 0);
         return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "low") == 0) {
+        static char open_ones[MOST];
+        list(open_ones);
+        printf("%td\n", strlen(open_ones));
+        fflush(stdout);
+        for (int i = 0; i < 300000; i++) { // a collection takes its time
+            char **block = malloc(64);
+            *block = root;
+            root = (char *)block;
+        }
+        pmalloc_commit();
+        return raise(SIGKILL);
     }
     root = malloc(100000);
     open_all();

@@ -86,6 +86,17 @@ def test_descriptors(shm, mode, soft, hard):
         assert succeeds(run([program, "check"], **settings)) == "100\n"
 
 
+@pytest.mark.parametrize("collect", ["always", "later", "background"])
+def test_no_low_number_is_taken(shm, collect):
+    """Not while a collection beside the program goes on either: a program that closed its number,
+    and opened another file there, lost that one at the end of the collection."""
+    program = compiled("fds.c", "-D_GNU_SOURCE=", "-O1")
+    env = {"HEAP": shm / "heap", "ROOTS": "root", "COMMIT": "1s", "COLLECT": collect}
+    for _ in range(3):
+        done = run([program, "low"], **env)
+        assert (done.returncode, done.stdout) == (-9, "3\n"), said(done)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_addresses(shm, mode):
     """A limit of addresses that the program sets is for its own: threads, memory, children."""

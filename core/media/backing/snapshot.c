@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/os_file.h"
 #include "base/populate.h"
 #include "data_pin.h"
 #include "media/heap.h"
@@ -25,9 +26,11 @@ static uint64_t words(void) { return (size >> PM_PAGE_SHIFT) / 64 + 1; }
 
 static void unpin(void) {
     for (unsigned i = 0; i < PM_SHARDS; i++) {
-        if (pins[i])
-            close(pins[i] - 1);
+        int fd = pins[i] - 1;
         pins[i] = 0;
+        // The program may have closed it, and opened another file by its number.
+        if (fd >= 0 && pm_os_fd_is(fd, pm_heap.shard[i].data.dev, pm_heap.shard[i].data.ino))
+            close(fd);
     }
 }
 
