@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Calls that close or change descriptors. Answers that are to leave by them leave first
-// (commit/outbox.h). The heap's descriptors stay open (process/own_fds.h): a program that closes all
-// numbers that there may be does not mean them.
+// (commit/outbox.h). The heap's descriptors stay open (process/own_fds.h): who closes all numbers
+// that there may be does not mean them.
 #include <asm/ioctls.h>
 #include <dlfcn.h>
 #include <errno.h>
