@@ -23,9 +23,12 @@
 #include "threads/tasks.h"
 
 #define PATIENCE_MS 1000
-#define GATE_MS 3000 // in which a thread stays before its wait
-#define SAY_MS 5000  // a program that was not idle by then is told
-#define LOOK_US 300  // between two looks until then
+#define GATE_MS 3000   // in which a thread stays before its wait,
+#define GATE_LOOKS 300 // and PMAlloc's own thread has had the processor for so many looks;
+#define GATE_MOST_MS 60000
+#define GATE_STEP_MS 10
+#define SAY_MS 5000 // a program that was not idle by then is told
+#define LOOK_US 300 // between two looks until then
 #define LATER_US 10000
 #define RARELY_MS 3000
 #define TRY_US 500
@@ -34,6 +37,7 @@ bool pm_late_awaited;
 
 static enum pm_root_when when;
 static _Atomic uint32_t moments; // a futex: grows when threads need not stay any more
+static _Atomic uint32_t looks;   // that PMAlloc's own thread has made
 static _Atomic bool said;
 static uint64_t begun;
 
@@ -167,6 +171,7 @@ static bool is_worth_it(uint64_t now) {
 }
 
 uint64_t pm_late_look(void) {
+    atomic_fetch_add_explicit(&looks, 1, memory_order_relaxed);
     if (is_worth_it(pm_os_now_ms()) && seems_idle() && try_once(true) == 0)
         return LATER_US;
     if (pm_os_now_ms() - begun < SAY_MS)
@@ -186,29 +191,46 @@ static bool works_for_itself(void) {
     return news;
 }
 
+struct gate {
+    uint64_t since;
+    uint32_t looks; // then
+};
+
 // A server may take long to set itself up. So for the first thread, which does that, the time
 // begins at its own first wait. For others it begins at the start: of these there may be one for
 // each client, and none should stay if the program is never idle.
-static uint64_t gate_end(uint64_t now) {
-    static uint64_t first_wait; // of the first thread, which alone uses it
+static struct gate gate_of_thread(uint64_t now) {
+    static struct gate first; // of the first thread, which alone uses it
     if (pm_calls_self() != (pid_t)pm_calls_process)
-        return begun + GATE_MS;
-    first_wait = first_wait ? first_wait : now;
-    return first_wait + GATE_MS;
+        return (struct gate){begun, 0};
+    if (!first.since)
+        first = (struct gate){now, atomic_load(&looks)};
+    return first;
+}
+
+// How long the thread is to stay, in milliseconds. Where nobody has found a processor to look for
+// the moment, a program that goes on would answer from what main has set up.
+static uint64_t gate_left(const struct gate *gate, uint64_t now) {
+    uint64_t stayed = now - gate->since;
+    if (stayed < GATE_MS)
+        return GATE_MS - stayed;
+    bool looked = atomic_load(&looks) - gate->looks >= GATE_LOOKS;
+    return looked || stayed >= GATE_MOST_MS || !atomic_load(&pm_os_own_thread) ? 0 : GATE_STEP_MS;
 }
 
 // What has come for it already is read when the roots are restored.
 void pm_late_enter(const struct pm_call *call) {
     if (when != PM_ROOT_AT_IDLE || call->by_futex || call->naps)
         return;
-    uint64_t now = pm_os_now_ms(), end = gate_end(now);
-    if (now >= end || works_for_itself())
+    struct gate gate = gate_of_thread(pm_os_now_ms());
+    uint64_t left = gate_left(&gate, pm_os_now_ms());
+    if (!left || works_for_itself())
         return;
     struct pm_call stay = {.kind = PM_CALL_WAITS};
     uint32_t seen = atomic_load(&moments);
     pm_call_enter(&stay);
-    for (; pm_late_awaited && now < end; now = pm_os_now_ms()) {
-        if (!pm_futex_wait_us(&moments, seen, (end - now) * 1000) && errno != EINTR)
+    for (; pm_late_awaited && left; left = gate_left(&gate, pm_os_now_ms())) {
+        if (!pm_futex_wait_us(&moments, seen, left * 1000) && errno != EINTR && errno != ETIMEDOUT)
             break;
     }
     pm_call_leave(&stay);

@@ -6,11 +6,12 @@
 //
 //   SPEC@idle   at the first moment at which each of its threads sleeps in a call that waits, and
 //               one of them waits for others: for input, a connection, a signal. Until then, but
-//               for three seconds at most, such a thread stays before its call, and one that has
-//               asked without waiting, and has found something, after it: so no request that has
-//               come already is answered from what main has set up. A read of what the kernel
-//               answers on a netlink socket does not count, and a call is let through while there
-//               is something that the process has told itself (own_pipes.h).
+//               for three seconds at most, or as long as nobody has found a processor to look for
+//               the moment, such a thread stays before its call, and one that has asked without
+//               waiting, and has found something, after it: so no request that has come already
+//               is answered from what main has set up. A read of what the kernel answers on a
+//               netlink socket does not count, and a call is let through while there is something
+//               that the process has told itself (own_pipes.h).
 //   SPEC@call   when it calls pmalloc_restore(). If one root says so, all late roots wait for that.
 //
 // All threads are held meanwhile. What the program has built there is garbage then. Until that

@@ -4,9 +4,13 @@
 SPEC@call). Until they are restored, whatever ends the process, it is as if it had not started."""
 
 import json
+import os
+import pathlib
 import random
 import signal
 import subprocess
+import sys
+import threading
 import time
 
 import pytest
@@ -445,6 +449,33 @@ WRONG = {
 @pytest.mark.parametrize("roots", WRONG)
 def test_wrong_specs(roots, program, heap):
     refuses(run([program], HEAP=heap, ROOTS=roots), WRONG[roots])
+
+
+def starve(pid):
+    """PMAlloc's own thread of the process gets no processor until the returned one ends."""
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        if (task / "comm").read_text().startswith(("pmalloc-late", "pmalloc-decay")):
+            os.sched_setaffinity(int(task.name), {0})
+            os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
+    burn = "import os\nos.nice(-20)\nos.sched_setaffinity(0, {0})\nwhile True: pass"
+    return subprocess.Popen([sys.executable, "-c", burn])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a thread that gives way to no other")
+def test_who_looks_for_the_moment_may_find_no_processor(program, words, heap):
+    """The request had waited for three seconds, and was answered from what main had set up."""
+    server = Server(program, heap, f"{words}@idle")
+    assert server.ask("add a") == "ok 1"
+    server.kill()
+    server = Server(program, heap, f"{words}@idle", "slow")
+    time.sleep(3)
+    other = starve(server.process.pid)
+    timer = threading.Timer(5.5, other.kill)
+    timer.start()
+    assert server.ask("list").split() == ["a", "nothing", "."]
+    timer.join()
+    other.wait()
+    server.kill()
 
 
 # ---- redis, as Debian has it --------------------------------------------------------------------
