@@ -30,7 +30,7 @@ def rows(instructions_of, flushed):
         (
             "pair-pinned",
             INSTRUCTIONS + "PINNED and free, 64 B, cached",
-            575,
+            590,
             instructions_of("pinned", 64, 2),
             False,
         ),

@@ -19,7 +19,7 @@
 
 #include "slab.h"
 
-#define PM_TYPE_CHAINS 1024u // 4 KiB of heads for each bin
+#define PM_TYPE_CHAINS 64u // 256 bytes of heads for each bin
 
 // How many bytes the heads of all typed arenas need, and where they lie; all zeroes.
 size_t pm_types_bytes(void);

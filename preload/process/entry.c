@@ -197,11 +197,15 @@ static bool free_pinned(void *p) {
     return put;
 }
 
-void pm_free_slow(void *p) {
-    if (pm_tcache->pinned && free_pinned(p))
-        return;
-    if (!pm_alloc_free_cached(p))
+// Apart, so that a free of a large block saves no registers for it.
+__attribute__((noinline)) static void free_not_large(void *p) {
+    if (!(pm_tcache->pinned && free_pinned(p)))
         free_uncached(p, true);
+}
+
+void pm_free_slow(void *p) {
+    if (!pm_alloc_free_cached(p))
+        free_not_large(p);
 }
 
 void pm_free_now(void *p) {

@@ -7,7 +7,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "base/os.h"
 #include "base/os_file.h"
 #include "file_space.h"
 #include "fixed.h"
@@ -40,7 +39,7 @@ int pm_shard_pin(struct pm_shard *s) {
     }
     // The length of a fixed medium is nobody's to change, and this lock would be the heap's.
     if (good && (s->data.length || flock(fd, LOCK_SH | LOCK_NB) == 0))
-        return pm_os_fd_high(fd);
+        return fd;
     if (fd >= 0)
         close(fd);
     return -1;

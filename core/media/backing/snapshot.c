@@ -37,7 +37,7 @@ static void unpin(void) {
 static bool map_shard(unsigned i, char *at) {
     struct pm_shard *s = &pm_heap.shard[i];
     length[i] = s->frontier < s->data.size ? s->frontier : s->data.size;
-    pins[i] = pm_shard_pin(s) + 1;
+    pins[i] = pm_os_fd_high(pm_shard_pin(s)) + 1; // until the end of the collection
     return pins[i] && (!length[i] || mmap(at + s->offset, length[i], PROT_READ | PROT_WRITE,
                                           MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, s->data.fd,
                                           (off_t)s->data.at) != MAP_FAILED);
