@@ -451,14 +451,29 @@ def test_wrong_specs(roots, program, heap):
     refuses(run([program], HEAP=heap, ROOTS=roots), WRONG[roots])
 
 
-def starve(pid):
-    """PMAlloc's own thread of the process gets no processor until the returned one ends."""
+def starve(pid, seconds):
+    """PMAlloc's own thread of the process gets no processor for so long."""
+    own, cores = [], os.sched_getaffinity(0)
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         if (task / "comm").read_text().startswith(("pmalloc-late", "pmalloc-decay")):
-            os.sched_setaffinity(int(task.name), {0})
-            os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
-    burn = "import os\nos.nice(-20)\nos.sched_setaffinity(0, {0})\nwhile True: pass"
-    return subprocess.Popen([sys.executable, "-c", burn])
+            own.append(int(task.name))
+    core = min(cores)
+    burn = f"import os\nos.nice(-20)\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    other = subprocess.Popen([sys.executable, "-c", burn])
+    for thread in own:
+        os.sched_setaffinity(thread, {core})
+        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+    def end():
+        for thread in own:
+            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+            os.sched_setaffinity(thread, cores)
+        other.kill()
+        other.wait()
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    return timer
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a thread that gives way to no other")
@@ -469,12 +484,9 @@ def test_who_looks_for_the_moment_may_find_no_processor(program, words, heap):
     server.kill()
     server = Server(program, heap, f"{words}@idle", "slow")
     time.sleep(3)
-    other = starve(server.process.pid)
-    timer = threading.Timer(5.5, other.kill)
-    timer.start()
+    starved = starve(server.process.pid, 5.5)
     assert server.ask("list").split() == ["a", "nothing", "."]
-    timer.join()
-    other.wait()
+    starved.join()
     server.kill()
 
 

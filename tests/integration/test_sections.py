@@ -269,8 +269,8 @@ def test_one_that_never_leaves_its_section(kept, heap, mode):
     assert process.returncode == 0, (out, err)
     told = RUNG.search(err)
     between, waited, others = (int(n) for n in told.groups()[:3])
-    # While it works, and once more for each look that found it at work.
-    assert between + waited >= 10 and others <= 6, err
+    # Others: while it works, and when a look finds it at work. With the fault all but the first.
+    assert between + waited >= 10 and others < between + waited, err
 
 
 # ---- locks of other libraries -------------------------------------------------------------------
