@@ -58,7 +58,7 @@ ssize_t pm_proc_kept_text(enum pm_proc_kept what, char *text, size_t size);
 void pm_proc_each_kept(int only, void (*fn)(int fd, void *arg), void *arg);
 
 // A filter of the program's forbids a call that PMAlloc can do without: where /proc is seen, of
-// short runs of pages, of a socket's kind, of an eventfd.
+// short runs of pages, of holes, of a socket's kind, of an eventfd.
 extern _Atomic bool pm_proc_no_detour;
 
 #endif

@@ -167,6 +167,14 @@ static inline bool unpin(const void *p, unsigned cls, unsigned number, unsigned 
     return true;
 }
 
+static inline __attribute__((always_inline)) void
+keep_freed(struct pm_pinned_cache *c, struct pm_pinned_class *q, unsigned stripe, void *p) {
+    push(q, stripe, p);
+    begin_after(q, stripe); // whose line has just been flushed
+    used(c);
+    filled(c, true);
+}
+
 bool pm_pinned_cache_put(struct pm_pinned_cache *c, void *p) {
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
     unsigned cls = pm_home_class(pm_slab_home(v));
@@ -175,12 +183,8 @@ bool pm_pinned_cache_put(struct pm_pinned_cache *c, void *p) {
     unsigned number = number_of(p, cls), stripe = number % PM_PINNED_STRIPES;
     struct pm_pinned_class *q = class_of(c, v->kind, cls);
     bool put = q->n[stripe] < q->depth && unpin(p, cls, number, stripe);
-    if (put) {
-        push(q, stripe, p);
-        begin_after(q, stripe); // whose line has just been flushed
-        used(c);
-        filled(c, true);
-    }
+    if (put)
+        keep_freed(c, q, stripe, p);
     pm_unlock_raw(c->lock);
     return put;
 }
@@ -196,10 +200,7 @@ bool pm_pinned_cache_free(struct pm_pinned_cache *c, void *p) {
         q->depth = depth_of(cls);
         if (q->n[stripe] >= q->depth)
             give_back(q, cls, stripe, q->depth / 2u);
-        push(q, stripe, p);
-        begin_after(q, stripe); // whose line has just been flushed
-        used(c);
-        filled(c, true);
+        keep_freed(c, q, stripe, p);
     }
     pm_unlock(c->lock);
     return good;

@@ -222,8 +222,9 @@ static uint64_t gate_left(const struct gate *gate, uint64_t now) {
 void pm_late_enter(const struct pm_call *call) {
     if (when != PM_ROOT_AT_IDLE || call->by_futex || call->naps)
         return;
-    struct gate gate = gate_of_thread(pm_os_now_ms());
-    uint64_t left = gate_left(&gate, pm_os_now_ms());
+    uint64_t now = pm_os_now_ms();
+    struct gate gate = gate_of_thread(now);
+    uint64_t left = gate_left(&gate, now);
     if (!left || works_for_itself())
         return;
     struct pm_call stay = {.kind = PM_CALL_WAITS};

@@ -42,26 +42,11 @@ LOOP loop_malloc(unsigned long count, size_t bytes, bool call) {
 void *pmalloc_alloc(size_t bytes, size_t align, unsigned flags) __attribute__((weak));
 enum { POINTER_FREE = 4, PINNED = 8 };
 
-LOOP loop_flags(unsigned long count, size_t bytes, bool call, unsigned flags) {
+// Without flags, malloc's.
+LOOP loop_held(unsigned long count, size_t bytes, bool call, unsigned flags) {
     for (unsigned long done = 0; done < count; done += depth) {
         for (unsigned i = 0; i < depth; i++) {
-            void *p = call ? pmalloc_alloc(bytes, 0, flags) : NULL;
-            USE(p);
-            held[i] = p;
-        }
-        for (unsigned i = 0; i < depth; i++) {
-            void *p = held[i];
-            USE(p);
-            if (call)
-                free(p);
-        }
-    }
-}
-
-LOOP loop_held(unsigned long count, size_t bytes, bool call) {
-    for (unsigned long done = 0; done < count; done += depth) {
-        for (unsigned i = 0; i < depth; i++) {
-            void *p = call ? malloc(bytes) : NULL;
+            void *p = !call ? NULL : flags ? pmalloc_alloc(bytes, 0, flags) : malloc(bytes);
             USE(p);
             held[i] = p;
         }
@@ -101,7 +86,7 @@ static void run_malloc(unsigned long count) {
     if (depth == 1)
         calls ? loop_malloc(count, size, true) : loop_malloc(count, size, false);
     else
-        calls ? loop_held(count, size, true) : loop_held(count, size, false);
+        calls ? loop_held(count, size, true, 0) : loop_held(count, size, false, 0);
 }
 
 static void run_calloc(unsigned long count) {
@@ -113,11 +98,11 @@ static void run_realloc(unsigned long count) {
 }
 
 static void run_pointer_free(unsigned long count) {
-    calls ? loop_flags(count, size, true, POINTER_FREE) : loop_flags(count, size, false, 0);
+    calls ? loop_held(count, size, true, POINTER_FREE) : loop_held(count, size, false, 0);
 }
 
 static void run_pinned(unsigned long count) {
-    calls ? loop_flags(count, size, true, PINNED) : loop_flags(count, size, false, 0);
+    calls ? loop_held(count, size, true, PINNED) : loop_held(count, size, false, 0);
 }
 
 static sem_t full, drained;

@@ -210,6 +210,11 @@ bool pm_file_sync(struct pm_file *file) {
     return false;
 }
 
+uint64_t pm_file_next_data(const struct pm_file *file, uint64_t at) {
+    off_t data = lseek(file->fd, (off_t)(file->at + at), SEEK_DATA);
+    return data >= 0 ? (uint64_t)data - file->at : errno == ENXIO ? UINT64_MAX : at;
+}
+
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
     struct stat st;
     if (file->length || pm_heap.nameless)

@@ -49,5 +49,8 @@ bool pm_file_hold(struct pm_file *file, int fd);
 void pm_file_close(struct pm_file *file);
 // fsync: makes durable what was stored to it, and its length. False, with errno.
 bool pm_file_sync(struct pm_file *file);
+// The next byte from `at` on that is in no hole, where the file is open; UINT64_MAX: there is none.
+// Where the file system cannot tell, `at`.
+uint64_t pm_file_next_data(const struct pm_file *file, uint64_t at);
 
 #endif

@@ -103,7 +103,8 @@ static const char *read_file(uint64_t at, size_t len) {
 // hole.
 static bool is_in_hole(uint64_t at) {
     uint64_t end = at + PM_PAGE_SIZE;
-    if (looking.copy || !is_known(end))
+    if (looking.copy || !is_known(end) ||
+        atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
         return false;
     if (at >= looking.length || (at >= looking.hole_from && end <= looking.hole_to))
         return true;

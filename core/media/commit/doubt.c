@@ -73,14 +73,6 @@ void pm_doubt_say(void) {
 
 bool pm_doubt_thorough;
 
-// The next byte from `at` on that is no hole. A file system that knows no holes has none.
-static uint64_t next_data(const struct pm_file *file, uint64_t at) {
-    off_t data = lseek(file->fd, (off_t)(file->at + at), SEEK_DATA);
-    if (data < 0)
-        return errno == ENXIO ? file->size : at;
-    return (uint64_t)data - file->at;
-}
-
 // Whether the page must be written: zeroes of a hole are there already. A page that is not zeroes
 // must be, although the medium has a hole there: its block may be what was lost.
 static bool counts(const struct pm_file *file, const char *page, uint64_t at, uint64_t *data) {
@@ -88,7 +80,7 @@ static bool counts(const struct pm_file *file, const char *page, uint64_t at, ui
     if (memcmp(page, zeroes, PM_PAGE_SIZE) != 0)
         return true;
     if (*data < at)
-        *data = next_data(file, at);
+        *data = pm_file_next_data(file, at);
     return *data < at + PM_PAGE_SIZE;
 }
 
@@ -158,7 +150,7 @@ static bool is_in_memory(const struct pm_file *file, size_t len, uint64_t at) {
 static bool write_pages(struct pm_file *file, char *chunk, bool all) {
     struct pm_file_room room = pm_file_room(file->length ? 0 : file->size);
     bool good = pm_file_ready(file) && room.good;
-    uint64_t data = good ? next_data(file, 0) : 0;
+    uint64_t data = good ? pm_file_next_data(file, 0) : 0;
     for (uint64_t at = 0; at < file->size && good; at += CHUNK) {
         size_t len = file->size - at < CHUNK ? (size_t)(file->size - at) : CHUNK;
         if (!all && !is_in_memory(file, len, at))

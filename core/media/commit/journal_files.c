@@ -189,11 +189,8 @@ static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
 }
 
 uint64_t pm_journal_next_data(unsigned file, uint64_t at) {
-    int fd = pm_journal_part(file) ? -1 : fd_of(file);
-    if (fd < 0)
-        return at;
-    off_t data = lseek(fd, (off_t)at, SEEK_DATA);
-    return data >= 0 ? (uint64_t)data : errno == ENXIO ? UINT64_MAX : at;
+    bool known = !pm_journal_part(file) && fd_of(file) >= 0;
+    return known ? pm_file_next_data(pm_journal_heap_file(file), at) : at;
 }
 
 static bool change_space(unsigned file, int mode, uint64_t at, uint64_t len) {
