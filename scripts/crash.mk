@@ -55,8 +55,8 @@ crash-built: $(BUILD)/crash/crash $(BUILD)/crash/crash-check
 
 CRASH_RUN = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/crash/run \
 	--jobs $(WORKERS)
-crash: crash-built ## simulate power failures: 24,000 images, about two minutes
-	$(CRASH_RUN) --images 20000 --quota 2 --combinations 6
+crash: crash-built ## simulate power failures: 32,000 images, about two minutes
+	$(CRASH_RUN) --images 20000 --quota 2 --combinations 3
 
 COMMIT_CRASH = $(BUILD)/unit/test_commit_crash $(BUILD)/unit/test_journal_crash
 crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 images, mutants

@@ -58,7 +58,13 @@ int pm_elf_open(struct pm_elf *f, const char *path, struct pm_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot open: %s", path, pm_strerror(errno));
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size < sizeof f->ehdr) {
+    if (fstat(fd, &st) != 0) {
+        int problem = errno;
+        close(fd);
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot look at it: %s", path,
+                       pm_strerror(problem));
+    }
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < sizeof f->ehdr) {
         close(fd);
         return pm_fail(err, PM_OPERATIONAL, "%s: not an ELF file", path);
     }

@@ -76,6 +76,8 @@ bool place_heap(const char *heap) {
     struct statvfs st;
     snprintf(first, sizeof first, "%.*s", (int)pm_volume_first(heap), heap);
     bool exists = access(first, F_OK) == 0;
+    if (!exists && errno != ENOENT)
+        return refuse(first, "%s", strerror(errno));
     snprintf(folder, sizeof folder, "%s", first);
     if (!exists)
         parent_of(first, folder);
