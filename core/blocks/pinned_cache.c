@@ -7,6 +7,7 @@
 #include "arena.h"
 #include "base/own_memory.h"
 #include "kinds.h"
+#include "media/persist.h"
 #include "pinned.h"
 #include "pinned_table.h"
 
@@ -170,7 +171,10 @@ static inline bool unpin(const void *p, unsigned cls, unsigned number, unsigned 
 static inline __attribute__((always_inline)) void
 keep_freed(struct pm_pinned_cache *c, struct pm_pinned_class *q, unsigned stripe, void *p) {
     push(q, stripe, p);
-    begin_after(q, stripe); // whose line has just been flushed
+    if (pm_durability == PM_DURABLE_LINE)
+        begin_after(q, stripe); // whose line has just been flushed
+    else
+        q->turn = (uint8_t)stripe; // whose line is in the processor's cache
     used(c);
     filled(c, true);
 }

@@ -5,7 +5,8 @@
 // flushes of one line in a row, not for the fewest instructions. A class has a queue for each
 // stripe of its bits (media/kind_format.h), and requests take from the stripes in turn, from each
 // the block that was freed the longest ago. So a line that was flushed a moment ago is not flushed
-// again, as long as the cache has blocks enough: it is refilled before it runs empty.
+// again, as long as the cache has blocks enough: it is refilled before it runs empty. Where lines
+// are not flushed (eADR, tmpfs), the stripe of what was freed last comes next (PMAlloc 8.9).
 //
 // Lock: one of pm_pinned_locks, which few threads share. A fork and the end of the program take all
 // of them, so a bit and its block's place in the cache change together for them. A thread takes it

@@ -105,6 +105,24 @@ static void run_pinned(unsigned long count) {
     calls ? loop_held(count, size, true, PINNED) : loop_held(count, size, false, 0);
 }
 
+// Frees one of DEPTH blocks, which one is as at random, and allocates another in its place.
+LOOP loop_churn(unsigned long count, size_t bytes, bool call) {
+    unsigned random = 1;
+    for (unsigned long i = 0; i < count; i++) {
+        random = random * 1664525 + 1013904223;
+        void **p = &held[(random >> 8) % depth];
+        USE(*p);
+        if (call)
+            free(*p);
+        *p = call ? pmalloc_alloc(bytes, 0, PINNED) : NULL;
+        USE(*p);
+    }
+}
+
+static void run_churn(unsigned long count) {
+    calls ? loop_churn(count, size, true) : loop_churn(count, size, false);
+}
+
 static sem_t full, drained;
 
 static void *free_held(void *count) {
@@ -190,7 +208,7 @@ static const struct {
              {"realloc", run_realloc, true}, {"remote", run_remote, true},
              {"lock", run_lock, true},       {"grow", run_grow, false},
              {"commit", run_commit, false},  {"pointer-free", run_pointer_free, true},
-             {"pinned", run_pinned, true}};
+             {"pinned", run_pinned, true},   {"pinned-churn", run_churn, true}};
 
 static unsigned long number(const char *text, unsigned long limit) {
     char *end;
@@ -217,6 +235,6 @@ int main(int argc, char **argv) {
         return 0;
     }
     fprintf(stderr, "usage: pair [loop-]malloc|calloc|realloc|remote|lock|grow|commit|pointer-free|"
-                    "pinned COUNT SIZE [DEPTH]\n");
+                    "pinned|pinned-churn COUNT SIZE [DEPTH]\n");
     return 2;
 }
