@@ -41,6 +41,7 @@ struct hook {
     int error; // of execve()
     socklen_t name_length;
     struct sockaddr_un name;
+    char folder[32]; // the program's working directory: PMAlloc's threads keep their first one
     char event_text[64], heap[4096 + 16], message[1024 + 32];
     char stack[STACK_BYTES] __attribute__((aligned(16)));
     char command_stack[STACK_BYTES] __attribute__((aligned(16)));
@@ -81,6 +82,7 @@ PM_BARE static void leave_descriptors(void) {
 PM_BARE static long execute(void *arg) {
     struct hook *h = arg;
     leave_descriptors();
+    pm_bare_call(SYS_chdir, (long)h->folder, 0, 0, 0);
     pm_bare_call(SYS_setsid, 0, 0, 0, 0);
     forget_signals();
     h->error = -(int)pm_bare_call(SYS_execve, (long)h->argument[0], (long)h->argument,
@@ -123,6 +125,7 @@ static void run(struct hook *h) {
     if (!become(h, WAITS, STARTS))
         return;
     h->error = 0;
+    snprintf(h->folder, sizeof h->folder, "/proc/%d/cwd", (int)getpid());
     long id = pm_bare_child(start, h, h->stack + sizeof h->stack);
     if (id > 0)
         pm_bare_child_status(id);

@@ -118,9 +118,10 @@ static const struct need postpones[] = {CALL(rt_sigprocmask), CALL(rt_sigaction)
 static const struct need logs[] = {CALL(rt_sigprocmask), CALL(rt_sigpending), CALL(rt_sigtimedwait),
                                    CALL(fstat),          CALL(write),         CALL(clock_gettime)};
 static const struct need children[] = {
-    CALL(clone),   CALL(wait4),  CALL(exit),  CALL(openat),         CALL(socket),
-    CALL(connect), CALL(bind),   CALL(dup2),  CALL(close),          CALL(rt_sigaction),
-    CALL(setsid),  CALL(execve), CALL(write), CALL(rt_sigprocmask), {"close_range", 436, 0}};
+    CALL(clone),  CALL(wait4),        CALL(exit),           CALL(openat),
+    CALL(socket), CALL(connect),      CALL(bind),           CALL(dup2),
+    CALL(close),  CALL(rt_sigaction), CALL(chdir),          CALL(setsid),
+    CALL(execve), CALL(write),        CALL(rt_sigprocmask), {"close_range", 436, 0}};
 
 // A call in the list for which the filter says this or worse. NULL: there is none.
 static const char *missed(const struct sock_fprog *filter, const struct need *list, size_t count,

@@ -8,7 +8,7 @@
 //   take=FILE     has the file at the number of each descriptor above 100
 //   sizes         takes blocks of many sizes
 //   none          closes 0 to 2, too
-//   root=DIR      chroot; user=N: setuid
+//   root=DIR      chroot; folder=DIR: chdir; user=N: setuid
 //   small         files may not grow (RLIMIT_FSIZE)
 //   filter        a seccomp filter ends it for clone, execve, fstat and rt_sigprocmask
 //   fork          a child does the rest, and this process waits for it
@@ -186,6 +186,8 @@ int main(int argc, char **argv) {
         else if (strcmp(word, "none") == 0)
             close_all(0, 0);
         else if (strncmp(word, "root=", 5) == 0 && (chroot(value + 1) || chdir("/")))
+            return 3;
+        else if (strncmp(word, "folder=", 7) == 0 && chdir(value + 1))
             return 3;
         else if (strncmp(word, "user=", 5) == 0 && setuid((uid_t)number))
             return 3;

@@ -43,7 +43,7 @@ for fd in range(1024):
         pass
 part = f"{tmp_path}/part-{{os.getpid()}}"
 with open(part, "w") as file:
-    json.dump({{"env": dict(os.environ), "fds": fds, "masks": masks,
+    json.dump({{"env": dict(os.environ), "fds": fds, "masks": masks, "folder": os.getcwd(),
                "session": os.getsid(0) in (os.getpid(), os.getppid())}}, file)
 while os.path.exists("{tmp_path}/stay"):
     time.sleep(0.05)
@@ -153,6 +153,24 @@ def test_a_command_of_a_commit_that_fails(shm, hook):
     assert env["PMALLOC_EVENT"] == "commit-failed" and "Not a directory" in env["PMALLOC_MESSAGE"]
     shell.kill()
     shell.communicate()
+
+
+def test_the_working_directory_is_the_programs(program, shm, tmp_path, hook):
+    """PMAlloc's threads keep the first one: a program that shared it with them could not enter
+    another mount namespace."""
+    heap, folder, stop = shm / "user" / "heap", tmp_path / "folder", tmp_path / "stop"
+    heap.parent.mkdir()
+    folder.mkdir()
+    settings = {"HEAP": heap, "ROOTS": "*", "COMMIT": "20ms", "CHECK": "report"}
+    argv = [program, f"folder={folder}", f"until={stop}"]
+    session = start(argv, ON=f"commit-failed:{hook}", **settings)
+    awaited(lambda: os.readlink(f"/proc/{session.pid}/cwd") == str(folder))
+    shutil.rmtree(heap.parent)
+    heap.parent.write_text("in the way")
+    (seen,) = done_by(hook)
+    assert seen["folder"] == str(folder)
+    stop.touch()
+    session.communicate()
 
 
 def test_a_command_that_is_not_there(go):
