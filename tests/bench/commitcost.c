@@ -11,7 +11,6 @@
 // Says for each number of pages the mean of the rounds, in microseconds. The library's statistics,
 // printed before the rounds of each, say how long the threads were held.
 #include <fcntl.h>
-#include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,9 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+void malloc_stats(void); // musl has none: PMAlloc's serves, under the preload
+#pragma weak malloc_stats
 
 int pmalloc_commit(void) __attribute__((weak));
 
