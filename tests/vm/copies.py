@@ -20,7 +20,7 @@ mount -t "$1" -o "$2" "$3" "$4" || { echo "wrong: the copy cannot be mounted"; e
 out=$("$6/pmalloc-recover" --json "$5" 2>&1)
 echo "recover $?" $out
 export PMALLOC_HEAP="$5" PMALLOC_ROOTS=state
-LD_PRELOAD="$6/libpmalloc_preload.so" "$6/vm/instants" "$7" "$8" 2>&1
+LD_PRELOAD="$6/libpmalloc_preload.so" "$6/vm/$7" "$8" "$9" 2>&1
 umount "$4"
 """
 
@@ -45,8 +45,8 @@ def take(media, folder):
             images.copy_sparse(image, copy, 0)
 
 
-def verify(slot, mode, folder, build):
-    """What the heap of one medium's copy says, as its port would."""
+def verify(slot, program, folder, build):
+    """`program`: its name and mode. What the heap of one medium's copy says, as its port would."""
     medium = slot.medium
     point = folder / "mnt"
     point.mkdir(exist_ok=True)
@@ -54,7 +54,7 @@ def verify(slot, mode, folder, build):
     if medium.device == "pmem":
         options.append(f"offset={images.PMEM_DATA}")
     image, heap = folder / "copy" / f"{medium.name}.img", point / slot.trigger
-    words = [medium.fs, ",".join(options), image, point, heap, build, mode, slot.seed]
+    words = [medium.fs, ",".join(options), image, point, heap, build, *program, slot.seed]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PMALLOC_")}
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", CHECK, "sh", *map(str, words)],

@@ -58,15 +58,26 @@ commit_work() { # HEAP SEED recover|open TRIGGER MODE
     [ "$3" != recover ] || [ ! -d "$1" ] || recover "$1"
     export PMALLOC_COMMIT="$4" PMALLOC_DECAY_MS=0
     case "$5" in sections*) export PMALLOC_COMMIT_PATIENCE=5000 ;; esac # an emulated guest is slow
-    (preloaded "$1" instants "$5" "$2")
+    if [ "$5" = serve ]; then
+        serve_clients "$1" "$2"
+    else
+        (preloaded "$1" instants "$5" "$2")
+    fi
     echo "ended $?: $(dmesg | grep segfault | tail -n 1)"
 }
 
+# A server, and clients outside of the heap, which say what they are answered.
+serve_clients() { # HEAP SEED
+    socket=/tmp/$(echo "$1" | tr / .)
+    (preloaded "$1" pipelined serve "$socket") &
+    pipelined ask "$socket" "$2" said
+}
+
 # Says which instant the heap holds.
-commit_check() { # HEAP SEED MODE
+commit_check() { # HEAP SEED PROGRAM MODE
     [ -d "$1" ] || { echo "absent" && return; }
     recover "$1"
-    (preloaded "$1" instants "$3" "$2")
+    (preloaded "$1" "$3" "$4" "$2")
 }
 
 # Waits up to 10 seconds until the program that writes FILE is at work. Fails when it is not.

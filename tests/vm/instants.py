@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Commit mode (instants.c): after each cut a heap holds exactly one committed instant, and none
-that is older than the last acknowledged one. tests/soak/commit-kills uses the same ledger."""
+"""Commit mode (instants.c, pipelined.c): after each cut a heap holds exactly one committed instant,
+and none that is older than the last acknowledged one. tests/soak/commit-kills uses the same
+ledger."""
 
 import collections
 import copy
@@ -14,12 +15,13 @@ import saved
 from machine import MEDIA, make_image
 
 PLACES = ("ext4", "xfs", "ext4-dax", "xfs-dax")
-# PMALLOC_COMMIT, and what instants.c does under it: at work, and as a check.
+# PMALLOC_COMMIT, and what the program does under it: at work, and as a check.
 TRIGGERS = {
     "api": ("run", "check"),
     "idle": ("wait", "checkwait"),
     "output": ("answer", "check"),
     "sections": ("sections", "checkwait"),  # output
+    "pipelined": ("serve", "look"),  # output
 }
 TIME = ("run", "check")
 SECTIONS = ("sectionsrun", "checkwait")  # sections-TIME
@@ -31,7 +33,11 @@ PANICS = 3  # more deaths of the guest's own kernel than these end the run
 def setting_of(trigger):
     """PMALLOC_COMMIT."""
     kind, _, time_of = trigger.partition("-")
-    return trigger if kind != "sections" else time_of or "output"
+    return trigger if kind not in ("sections", "pipelined") else time_of or "output"
+
+
+def program_of(trigger):
+    return "pipelined" if trigger == "pipelined" else "instants"
 
 
 def modes_of(trigger):
@@ -138,7 +144,7 @@ class Slot:
             setting = setting_of(self.trigger)
             command = f"commit_work {self.heap} {self.seed} {how} {setting} {work}"
         else:
-            command = f"commit_check {self.heap} {self.seed} {check}"
+            command = f"commit_check {self.heap} {self.seed} {program_of(self.trigger)} {check}"
         return f"( exec >/dev/port/{port} 2>&1\n{command}\n) &"
 
 
@@ -230,7 +236,10 @@ class Rig:
         ledger = copy.deepcopy(slot.ledger)
         ledger.cut()
         text = copies.verify(
-            slot, modes_of(slot.trigger)[1], self.folder, copies.build_folder()
+            slot,
+            [program_of(slot.trigger), modes_of(slot.trigger)[1]],
+            self.folder,
+            copies.build_folder(),
         )
         before = ledger.tally["verified"]
         try:
@@ -301,6 +310,7 @@ class Rig:
                 "idle": f"{t['said']} operations",
                 "output": f"{t['said']} answers promised",
                 "sections": f"{t['said']} answers promised",
+                "pipelined": f"{t['said']} answers promised",
             }.get(slot.trigger, f"{t['commits']} commits of the program's own")
             again = f", {t['again']} put off" if t["again"] else ""
             parts.append(

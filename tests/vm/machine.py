@@ -136,7 +136,8 @@ def base_archive(kernel, build, programs=(), modules=None, files=()):
     archive.program("bin/busybox", busybox)
     archive.link("bin/sh", "busybox")
     tools = ("pmalloc-recover", "pmalloc-info", "pmalloc-run")
-    for name in (*tools, "vm/churn", "vm/instants", "vm/placed", "vm/pages", "apps/kvshell"):
+    ours = [f"vm/{name}" for name in ("churn", "instants", "pipelined", "placed", "pages")]
+    for name in (*tools, *ours, "apps/kvshell"):
         archive.program("bin/" + pathlib.Path(name).name, build / name)
     for name in APPS:
         archive.program("bin/" + name, build / "apps" / name)
