@@ -3,6 +3,7 @@
 #include "outbox.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -15,7 +16,6 @@
 #include "base/own_memory.h"
 #include "base/proc.h"
 #include "commits.h"
-#include "media/heap.h"
 #include "outbox_fd.h"
 
 #define BYTES ((size_t)256 << 10)
@@ -44,7 +44,18 @@ static struct {
     uint64_t gone, taken, closed;
     uint64_t patience;    // TIME, in nanoseconds
     uint64_t said, turns; // figures
+    _Atomic pid_t owner;  // a child of vfork() sees its parent's outbox
 } box = {.lock = PM_LOCK(PM_RANK_OUTBOX), .sending = PM_LOCK(PM_RANK_SENDING)};
+
+// Descriptors that threads are about to close, and how many such threads there are; `lock` guards
+// both. A thread that is cancelled in its call leaves its place used: then answers to that number
+// are made one by one.
+#define CLOSERS 32u
+static struct {
+    bool used;
+    unsigned from, to;
+} closer[CLOSERS];
+static unsigned closers;
 
 static _Atomic uint32_t bell; // a futex, for PMAlloc's thread
 static _Atomic bool deaf;     // it sleeps until the bell rings
@@ -55,6 +66,7 @@ void pm_outbox_begin(uint64_t us) {
     box.bytes = us ? pm_own_reserve(BYTES) : NULL;
     box.answer = box.bytes ? pm_own_reserve(ANSWERS * sizeof *box.answer) : NULL;
     box.patience = us * 1000;
+    atomic_store_explicit(&box.owner, getpid(), memory_order_relaxed);
     pm_outbox_on = box.answer != NULL;
 }
 
@@ -63,6 +75,9 @@ void pm_outbox_forked(void) {
     pm_lock_reset(&box.sending);
     box.gone = box.closed = box.taken;
     box.end = 0;
+    memset(closer, 0, sizeof closer);
+    closers = 0;
+    atomic_store_explicit(&box.owner, getpid(), memory_order_relaxed);
     atomic_store_explicit(&pm_outbox_count, 0, memory_order_relaxed);
     atomic_store_explicit(&deaf, false, memory_order_relaxed);
 }
@@ -147,8 +162,16 @@ static void note(const struct pm_outbox_fd *to, uint32_t len) {
     atomic_store(&last, now);
 }
 
+static bool is_being_closed(unsigned fd) {
+    bool found = false;
+    for (unsigned i = 0; closers && i < CLOSERS && !found; i++)
+        found = closer[i].used && fd - closer[i].from <= closer[i].to - closer[i].from;
+    return found;
+}
+
 static bool put(const struct pm_outbox_fd *to, const struct pieces *p) {
-    bool good = pm_outbox_on && p->len <= BYTES - box.end && box.taken - box.gone < ANSWERS &&
+    bool good = pm_outbox_on && !is_being_closed((unsigned)to->fd) && p->len <= BYTES - box.end &&
+                box.taken - box.gone < ANSWERS &&
                 pm_outbox_fd_has_room(to, waiting_for(to), p->len) && !pm_outbox_fd_is_shut(to) &&
                 load(box.bytes + box.end, p->len, p->piece, p->count);
     if (good)
@@ -256,6 +279,10 @@ void pm_outbox_flush(void) {
     pm_cancel_release(cancel);
 }
 
+static bool is_ours(void) {
+    return atomic_load_explicit(&box.owner, memory_order_relaxed) == getpid();
+}
+
 static bool has(unsigned from, unsigned to) {
     bool found = false;
     pm_lock(&box.lock);
@@ -267,13 +294,53 @@ static bool has(unsigned from, unsigned to) {
 
 void pm_outbox_flush_before(unsigned from, unsigned to) {
     int saved = errno;
-    if (pm_heap.super->state.owner_pid != (uint64_t)getpid()) // that of a vfork()'s parent
+    if (!is_ours())
         return;
     struct pm_cancel cancel = pm_cancel_hold();
     bool found = from <= to && has(from, to);
     pm_cancel_release(cancel);
     if (found)
         pm_outbox_flush();
+    errno = saved;
+}
+
+// Returns which one it is, from 1 on; 0: there is no room, and what another thread says while the
+// commit is made may be lost.
+static unsigned note_closer(unsigned from, unsigned to) {
+    unsigned i = 0;
+    pm_lock(&box.lock);
+    while (i < CLOSERS && closer[i].used)
+        i++;
+    if (i < CLOSERS) {
+        closer[i].used = true;
+        closer[i].from = from;
+        closer[i].to = to;
+        closers++;
+    }
+    pm_unlock(&box.lock);
+    return i < CLOSERS ? i + 1 : 0;
+}
+
+unsigned pm_outbox_begin_closing(unsigned from, unsigned to) {
+    int saved = errno;
+    if (!is_ours())
+        return 0;
+    struct pm_cancel cancel = pm_cancel_hold();
+    unsigned place = from <= to ? note_closer(from, to) : 0;
+    pm_cancel_release(cancel);
+    pm_outbox_look_at(from, to);
+    errno = saved;
+    return place;
+}
+
+void pm_outbox_end_closing(unsigned place) {
+    int saved = errno;
+    struct pm_cancel cancel = pm_cancel_hold();
+    pm_lock(&box.lock);
+    closer[place - 1].used = false;
+    closers--;
+    pm_unlock(&box.lock);
+    pm_cancel_release(cancel);
     errno = saved;
 }
 

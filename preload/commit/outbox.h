@@ -52,11 +52,24 @@ void pm_outbox_forked(void);
 bool pm_outbox_take(struct pm_call *call);
 // Makes a commit for all that is in the outbox now, and sends it.
 void pm_outbox_flush(void);
-// The same before the descriptors `from` to `to` are closed, if one of them is in it.
+// The same, if one of the descriptors `from` to `to` is in it.
 void pm_outbox_flush_before(unsigned from, unsigned to);
-static inline void pm_outbox_closing(unsigned from, unsigned to) {
+static inline void pm_outbox_look_at(unsigned from, unsigned to) {
     if (__builtin_expect(atomic_load_explicit(&pm_outbox_count, memory_order_relaxed) != 0, 0))
         pm_outbox_flush_before(from, to);
+}
+// Before they are closed or replaced, and after that. Between the two nothing is taken for them:
+// another thread may answer there while the commit is made, and its answer would find the
+// descriptor closed.
+unsigned pm_outbox_begin_closing(unsigned from, unsigned to);
+void pm_outbox_end_closing(unsigned place);
+static inline unsigned pm_outbox_closing(unsigned from, unsigned to) {
+    bool may = pm_outbox_on || atomic_load_explicit(&pm_outbox_count, memory_order_relaxed) != 0;
+    return __builtin_expect(may, 0) ? pm_outbox_begin_closing(from, to) : 0;
+}
+static inline void pm_outbox_closed(unsigned place) {
+    if (__builtin_expect(place != 0, 0))
+        pm_outbox_end_closing(place);
 }
 // Sends what is left, at the end of the program, after its last commit.
 void pm_outbox_last(void);

@@ -28,8 +28,10 @@ void pm_names_closefrom(int from) __asm__("closefrom");
         *(void **)&next = pm_next(&known, #name);                                                  \
         if (!next)                                                                                 \
             return failed;                                                                         \
-        pm_outbox_closing((unsigned)(from), (unsigned)(to));                                       \
-        return next arguments;                                                                     \
+        unsigned place = pm_outbox_closing((unsigned)(from), (unsigned)(to));                      \
+        type result = next arguments;                                                              \
+        pm_outbox_closed(place);                                                                   \
+        return result;                                                                             \
     }
 CLOSES(int, -1, dup2, (int from, int fd), (from, fd), fd, fd)
 CLOSES(int, -1, dup3, (int from, int fd, int flags), (from, fd, flags), fd, fd)
@@ -53,11 +55,14 @@ EXPORT int pm_closes_close(int fd) {
     *(void **)&next = pm_next(&known, "close");
     if (!next)
         return -1;
-    pm_outbox_closing((unsigned)fd, (unsigned)fd);
-    if (!pm_fd_is_own(fd))
-        return next(fd);
-    errno = EBADF;
-    return -1;
+    if (pm_fd_is_own(fd)) {
+        errno = EBADF;
+        return -1;
+    }
+    unsigned place = pm_outbox_closing((unsigned)fd, (unsigned)fd);
+    int result = next(fd);
+    pm_outbox_closed(place);
+    return result;
 }
 
 // How much of what was written has not been read by the other end, and how much can be read.
@@ -70,15 +75,16 @@ EXPORT int pm_closes_ioctl(int fd, unsigned long request, void *argument) {
     if (!next)
         return -1;
     if (request == TIOCOUTQ)
-        pm_outbox_closing((unsigned)fd, (unsigned)fd);
+        pm_outbox_look_at((unsigned)fd, (unsigned)fd);
     if (request == FIONREAD) // of the program's own other end, maybe
-        pm_outbox_closing(0, ~0u);
+        pm_outbox_look_at(0, ~0u);
     return next(fd, request, argument);
 }
 
 EXPORT int pm_names_close_range(unsigned from, unsigned to, int flags) {
-    pm_outbox_closing(from, to);
+    unsigned place = pm_outbox_closing(from, to);
     long result = pm_close_range(from, to, flags);
+    pm_outbox_closed(place);
     if (result == 0)
         return 0;
     errno = (int)-result;
@@ -88,10 +94,11 @@ EXPORT int pm_names_close_range(unsigned from, unsigned to, int flags) {
 // An older kernel has no such call, and libc looks in /proc.
 EXPORT void pm_names_closefrom(int from) {
     void (*by_libc)(int);
-    pm_outbox_closing(from > 0 ? (unsigned)from : 0, ~0u);
-    if (pm_close_range(from > 0 ? (unsigned)from : 0, ~0u, 0) != -ENOSYS)
-        return;
-    *(void **)&by_libc = dlsym(RTLD_NEXT, "closefrom");
-    if (by_libc)
-        by_libc(from);
+    unsigned first = from > 0 ? (unsigned)from : 0, place = pm_outbox_closing(first, ~0u);
+    if (pm_close_range(first, ~0u, 0) == -ENOSYS) {
+        *(void **)&by_libc = dlsym(RTLD_NEXT, "closefrom");
+        if (by_libc)
+            by_libc(from);
+    }
+    pm_outbox_closed(place);
 }

@@ -232,17 +232,15 @@ static bool is_silent(long number, const long *argument) {
     return false;
 }
 
-// The descriptor that the call closes, or -1.
-static long closed_by(long number, const long *argument) {
+// Before a call that closes descriptors; see pm_outbox_closed().
+static unsigned closing(long number, const long *argument) {
     if (number == SYS_dup2 || number == SYS_dup3)
-        return argument[1];
-    return number == SYS_close ? argument[0] : -1;
+        return pm_outbox_closing((unsigned)argument[1], (unsigned)argument[1]);
+    return number == SYS_close ? pm_outbox_closing((unsigned)argument[0], (unsigned)argument[0])
+                               : 0;
 }
 
 static void say(long number, const long *argument) {
-    long closed = closed_by(number, argument);
-    if (closed >= 0)
-        pm_outbox_closing((unsigned)closed, (unsigned)closed);
     for (size_t i = 0; i < sizeof speakers / sizeof *speakers; i++) {
         if (speakers[i].number != number || is_silent(number, argument))
             continue;
@@ -308,11 +306,13 @@ static __attribute__((noinline)) long recorded(syscall_fn *next, long number,
     if (of)
         return sleep_in(of, next, argument);
     const long *a = argument;
+    unsigned place = pm_triggers_on ? closing(number, argument) : 0;
     bool executes = number == SYS_execve || number == SYS_execveat; // as execs.c does
     bool kept_off = executes && pm_threads_keep_off();
     long result = next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     if (kept_off)
         pm_threads_let_on();
+    pm_outbox_closed(place);
     return result;
 }
 
@@ -383,7 +383,9 @@ static __attribute__((noinline)) long act(long number, const long *a) {
 }
 
 static __attribute__((noinline)) long close_range_by_number(long from, long to, long flags) {
+    unsigned place = pm_outbox_closing((unsigned)from, (unsigned)to);
     long result = pm_close_range((unsigned)from, (unsigned)to, (int)flags);
+    pm_outbox_closed(place);
     if (result == 0)
         return 0;
     errno = (int)-result;
