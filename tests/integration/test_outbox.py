@@ -8,10 +8,15 @@ each."""
 import os
 import random
 import re
+import socket
+import ssl
+import subprocess
 
 import pytest
 import trigger_kills
-from conftest import compiled, run, said, succeeds
+from conftest import busy, compiled, run, said, start, succeeds
+from programs import free_port, wait_until
+from programs import program as program_of
 
 KILLS = int(os.environ.get("OUTBOX_KILLS", "12"))
 CLIENTS, TURNS = 40, 10
@@ -33,20 +38,44 @@ CASES += [("pipe", way) for way in [*WAYS, *OF_NO_TCP, "all_calls", "packets", "
 CASES += [("unix", "shut_by_the_other"), ("unix", "by_many_copies"), ("tcp", "by_option")]
 
 
+# outbox_rules.c. A connection by TCP is reset where a socket pair only ends.
+RULES = (
+    "by_other_calls by_oob by_linger by_reset by_late_linger error_by_option error_by_write "
+    "room_comes_back by_spawn by_dup3 by_range_by_number"
+).split()
+RULES = [(kind, way) for kind in ("unix", "tcp") for way in RULES]
+RULES += [("tcp", "by_zerocopy"), ("unix", "thread_closes"), ("unix", "thread_replaces")]
+
+
 @pytest.fixture(scope="module")
 def program():
     return compiled("outbox.c", "-D_GNU_SOURCE", "-pthread")
 
 
-@pytest.mark.parametrize("kind, way", CASES)
-def test_what_a_program_sees(program, heap, kind, way):
-    """Each rule of docs/commit.md: results, errors, and what the other end gets."""
+@pytest.fixture(scope="module")
+def rules():
+    return compiled("outbox_rules.c", "-D_GNU_SOURCE", "-pthread")
+
+
+def compare(program, heap, kind, way, *commits):
     plain = run([program, way, kind], preload=False)
     assert plain.returncode == 0 and plain.stdout, said(plain)
-    for commit in ("output", "output:20ms", "output:0"):
+    for commit in commits:
         done = run([program, way, kind], HEAP=heap, ROOTS="value", COMMIT=commit)
         assert (done.stdout, done.stderr) == (plain.stdout, ""), (commit, said(done))
         assert done.returncode == 0
+
+
+@pytest.mark.parametrize("kind, way", CASES)
+def test_what_a_program_sees(program, heap, kind, way):
+    """Each rule of docs/commit.md: results, errors, and what the other end gets."""
+    compare(program, heap, kind, way, "output", "output:20ms", "output:0")
+
+
+@pytest.mark.parametrize("kind, way", RULES)
+def test_more_rules(rules, heap, kind, way):
+    """Calls that come after an answer, options, other programs, threads that close."""
+    compare(rules, heap, kind, way, "output")
 
 
 def test_what_left_is_committed(program, heap):
@@ -83,6 +112,41 @@ def test_kills(shm, commit):
         if isinstance(subject, trigger_kills.Loops):
             answered, lost = trigger_kills.torment(subject, commit, KILLS, subject.rng)
             assert answered > KILLS and (lost == 0 or subject.threads > 1)
+
+
+def connected(port, process):
+    """By TLS. The server serves one connection."""
+    got = []
+    wait_until(
+        lambda: got.append(socket.create_connection(("127.0.0.1", port))) or True,
+        "openssl",
+        process,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(got[0])
+
+
+def test_tls(heap, tmp_path):
+    """A client of openssl's server that does not wait for answers. The library numbers what it
+    sends: nothing may be lost, doubled or out of order."""
+    openssl, port, pem = program_of("openssl"), free_port(), tmp_path / "pem"
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes".split()
+    made = [openssl, "req", "-x509", *key, "-subj", "/CN=x", "-keyout", pem, "-out", f"{pem}.2"]
+    subprocess.run(made, check=True, capture_output=True)
+    served = [openssl, "s_server", "-accept", f"127.0.0.1:{port}", "-naccept", 1]
+    served += ["-key", pem, "-cert", f"{pem}.2", "-rev", "-quiet"]
+    with start(served, HEAP=heap, COMMIT="output", STATS=1) as server:
+        with connected(port, server) as connection, connection.makefile("rb") as answers:
+            for first in range(0, 100, 10):
+                lines = [b"line %d" % n for n in range(first, first + 10)]
+                for line in lines:
+                    connection.sendall(line + b"\n")
+                assert [answers.readline() for _ in lines] == [one[::-1] + b"\n" for one in lines]
+            connection.sendall(b"CLOSE\n")
+            assert answers.read() == b""
+        errors = server.communicate(timeout=60 * busy())[1]
+    assert int(re.search(r"that waited for others: (\d+)", errors)[1]) >= 100, errors
 
 
 @pytest.mark.parametrize("value", ["output:", "output:x", "output:2s", "output:5", "output:0ms"])

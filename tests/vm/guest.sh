@@ -57,7 +57,8 @@ commit_work() { # HEAP SEED recover|open TRIGGER MODE
     echo "phase $3"
     [ "$3" != recover ] || [ ! -d "$1" ] || recover "$1"
     export PMALLOC_COMMIT="$4" PMALLOC_DECAY_MS=0
-    case "$5" in sections*) export PMALLOC_COMMIT_PATIENCE=5000 ;; esac # an emulated guest is slow
+    # An emulated guest is slow.
+    case "$5" in sections* | serve) export PMALLOC_COMMIT_PATIENCE=5000 ;; esac
     if [ "$5" = serve ]; then
         serve_clients "$1" "$2"
     else
