@@ -15,6 +15,7 @@
 static const short number_of[PM_INHERITED_CALLS] = {
     [PM_INHERITED_MINCORE] = SYS_mincore,
     [PM_INHERITED_PROCESS_VM_READV] = SYS_process_vm_readv,
+    [PM_INHERITED_PROCESS_MADVISE] = SYS_process_madvise,
     [PM_INHERITED_KCMP] = SYS_kcmp,
     [PM_INHERITED_USERFAULTFD] = SYS_userfaultfd,
 };

@@ -14,6 +14,7 @@
 enum pm_inherited_call {
     PM_INHERITED_MINCORE, // not in systemd's @system-service
     PM_INHERITED_PROCESS_VM_READV,
+    PM_INHERITED_PROCESS_MADVISE,
     PM_INHERITED_KCMP,
     PM_INHERITED_USERFAULTFD,
     PM_INHERITED_CALLS,

@@ -92,6 +92,7 @@ static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(
                                       CALL(getsockopt), CALL(ppoll)};
 
 static const struct need residency[] = {CALL(mincore)};
+static const struct need drops[] = {CALL(process_madvise)};
 
 // A heap whose files were removed is written again (removed.h).
 static const struct need mends[] = {CALL(mkdir),     CALL(flock),     CALL(getrandom),
@@ -184,6 +185,7 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
     *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
                              .no_residency = MISSED(filter, residency, PM_FILTER_ENDS),
+                             .no_drops = MISSED(filter, drops, PM_FILTER_ENDS),
                              .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),
                              .no_log = MISSED(filter, logs, PM_FILTER_ENDS),
                              .no_children = MISSED(filter, children, PM_FILTER_ENDS),
@@ -237,6 +239,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
             atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
         if (s->no_residency)
             pm_inherited_another_ends(PM_INHERITED_MINCORE);
+        if (s->no_drops)
+            pm_inherited_another_ends(PM_INHERITED_PROCESS_MADVISE);
         if (s->no_log)
             pm_event_log_forbid();
         if (s->no_children)

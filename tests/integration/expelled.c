@@ -26,6 +26,7 @@ static const struct {
     unsigned number;
 } calls[] = {{"mincore", SYS_mincore},
              {"process_vm_readv", SYS_process_vm_readv},
+             {"process_madvise", SYS_process_madvise},
              {"kcmp", SYS_kcmp},
              {"userfaultfd", SYS_userfaultfd}};
 

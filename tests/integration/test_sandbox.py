@@ -163,7 +163,9 @@ def test_calls_needed_after_start(forbid, heap, backing, calls):
 
 @pytest.mark.parametrize("when", ["start", "later"])
 @pytest.mark.parametrize("commit", [None, "output:0", "output", "20ms"])
-@pytest.mark.parametrize("calls", ["mincore", "mincore,process_vm_readv,kcmp,userfaultfd"])
+@pytest.mark.parametrize(
+    "calls", ["mincore", "mincore,process_vm_readv,process_madvise,kcmp,userfaultfd"]
+)
 def test_calls_that_end_a_service(heap, when, commit, calls):
     """What systemd's @system-service lacks, and what other filters do: PMAlloc can do without."""
     program = compiled("expelled.c")
