@@ -100,10 +100,11 @@ int pmalloc_open(const char *path, unsigned flags);
 // Ends what pmalloc_open() began, as the end of the program would: the heap is clean and durable,
 // and other processes may open it. A heap without roots is emptied. The blocks stay where they are,
 // as private copies: later stores there are lost with the process, and so are the blocks that
-// malloc() gives from then on. Each page of the heap that is in use is copied. Returns 0, or -1
-// with errno and nothing has changed: EINVAL (no heap is open by pmalloc_open(), or this process is
-// a forked child without it), EBUSY (another thread runs), EDEADLK (in a signal handler), EPERM (a
-// seccomp filter forbids a call that it needs).
+// malloc() gives from then on. Each page of the heap that is in use is copied. Other threads are
+// held between operations meanwhile, and go on in the copies. Returns 0, or -1 with errno and
+// nothing has changed: EINVAL (no heap is open by pmalloc_open(), or this process is a forked child
+// without it), EBUSY (another thread does not come to rest), EDEADLK (in a signal handler), EPERM
+// (a seccomp filter forbids a call that it needs).
 int pmalloc_close(void);
 
 // ---- persistent data structures (docs/structures.md) --------------------------------------------

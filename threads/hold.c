@@ -41,7 +41,12 @@ static bool was_asleep(const greg_t *reg) {
     return reg[REG_RAX] == -EINTR && has_called((uintptr_t)reg[REG_RIP]);
 }
 
+// A thread rests in what a slow path of the library calls, where that holds no lock.
+static _Atomic bool met_inside;
+
 static bool rests_at(const ucontext_t *context) {
+    if (pm_inside)
+        atomic_store_explicit(&met_inside, true, memory_order_relaxed);
     pm_calls_interrupted(was_asleep(context->uc_mcontext.gregs));
     if (!pm_calls_within((void *)context->uc_mcontext.gregs[REG_RSP]))
         atomic_store_explicit(&interrupted, true, memory_order_relaxed);
@@ -105,6 +110,7 @@ static bool hold(uint64_t timeout_ms, pm_threads_rests *rests) {
         return true;
     }
     atomic_store_explicit(&interrupted, false, memory_order_relaxed);
+    atomic_store_explicit(&met_inside, false, memory_order_relaxed);
     bool held = pm_threads_hold(timeout_ms, rests);
     // The thread of PMALLOC_BACKGROUND hears no signal. Of the others none holds a lock.
     if (held) {
@@ -124,6 +130,8 @@ bool pm_hold_all_wait(void) {
     bool busy = atomic_load_explicit(&interrupted, memory_order_relaxed);
     return !busy && pm_tasks_each_other(find_busy, &busy) && !busy;
 }
+
+bool pm_hold_met_inside(void) { return atomic_load_explicit(&met_inside, memory_order_relaxed); }
 
 bool pm_hold_all(uint64_t timeout_ms) { return hold(timeout_ms, is_outside); }
 
@@ -157,6 +165,7 @@ void pm_release_all(void) {
 
 bool pm_hold_for_program(uint64_t timeout_ms) {
     int saved = errno;
+    atomic_store_explicit(&met_inside, false, memory_order_relaxed);
     bool held = pm_hold_prepare() && pm_threads_hold(timeout_ms, is_outside);
     for_program |= held;
     errno = saved;

@@ -52,6 +52,9 @@ bool pm_hold_for_program(uint64_t timeout_ms);
 bool pm_release_for_program(void);
 // For a signal handler that would keep its thread there: whether all others can go on meanwhile.
 bool pm_hold_may_rest(const void *context);
+// While threads are held: one of them was interrupted in what a slow path of the library calls
+// (libc, the kernel). It holds no lock, but may have blocks in hand, or be about to change a file.
+bool pm_hold_met_inside(void);
 // While threads are held: each of them is in a call that waits (PM_CALL_WAITS of threads/calls.h).
 bool pm_hold_all_wait(void);
 

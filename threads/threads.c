@@ -221,8 +221,9 @@ static bool waits_for_child(pid_t id) {
 }
 
 struct look {
-    bool deaf; // blocks SIGSEGV
-    bool lost; // our signal is not pending any more
+    bool deaf;    // blocks SIGSEGV
+    bool lost;    // our signal is not pending any more
+    bool unheard; // it is pending, and blocked
 };
 
 static bool is_held(pid_t id, bool hold, struct look *look) {
@@ -240,6 +241,7 @@ static bool is_held(pid_t id, bool hold, struct look *look) {
     uint64_t deaf_to = strtoull(blocked + 9, NULL, 16), waiting = strtoull(pending + 9, NULL, 16);
     look->deaf = deaf_to >> (SIGSEGV - 1) & 1;
     look->lost = !(waiting >> (SIGNAL - 1) & 1);
+    look->unheard = waiting & deaf_to & 1ull << (SIGNAL - 1);
     return strchr("DTt", state[8]) && (waiting & ~deaf_to) >> (SIGNAL - 1) & 1 &&
            (!hold || (state[8] == 'D' && waits_for_child(id)));
 }
@@ -248,6 +250,7 @@ struct round {
     uint32_t turn;
     unsigned running;
     bool deaf;     // one of the running threads blocks SIGSEGV
+    bool unheard;  // one of those that do not blocks our signal, or it could not be sent
     bool thorough; // looks in /proc at threads that have not answered
     bool last;     // no more time
     bool hold;     // threads that sleep in a call are left alone
@@ -285,6 +288,7 @@ static void ask(pid_t id, void *arg) {
         atomic_store_explicit(&thread[id], 0, memory_order_release);
         r->dead |= errno == ESRCH;
         r->running += errno != ESRCH;
+        r->unheard |= errno == EAGAIN;
         return;
     }
     if (r->thorough && pm_task_is_dead(id)) {
@@ -301,6 +305,7 @@ static void ask(pid_t id, void *arg) {
         atomic_compare_exchange_strong_explicit(&thread[id], &asked, 0, memory_order_acq_rel,
                                                 memory_order_acquire);
     r->deaf |= about.deaf;
+    r->unheard |= about.unheard && !about.deaf;
     r->running++;
 }
 
@@ -356,6 +361,10 @@ static bool is_whole(const struct round *r) {
     return pm_roll_counts(state_known ? state.threads : pm_tasks_count()) && !r->dead;
 }
 
+static enum pm_threads_ears not_heard; // at the end of the last one that was in vain
+
+enum pm_threads_ears pm_threads_unheard(void) { return not_heard; }
+
 // A thread that is not listed yet can only have been made by one that runs. So when two rounds in a
 // row find no running thread, there is none. One is enough where the roll is whole (roll.h).
 static enum pm_threads ask_all(uint32_t now, struct patience *patience, bool hold) {
@@ -382,6 +391,7 @@ static enum pm_threads ask_all(uint32_t now, struct patience *patience, bool hol
         if (hold && rounds % LOOK_EVERY == 0 && pause.tv_nsec < LONGEST_PAUSE_NS)
             pause.tv_nsec *= 2;
     }
+    not_heard = r.deaf ? PM_THREADS_NOT_SURE : r.unheard ? PM_THREADS_UNHEARD : PM_THREADS_HEAR;
     return r.deaf ? PM_THREADS_DEAF : PM_THREADS_RUN;
 }
 

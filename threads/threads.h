@@ -17,6 +17,13 @@ bool pm_threads_none(void);
 bool pm_threads_some(void);
 // Whether another thread is stopped, by a debugger for example. It may stay so for ever.
 bool pm_threads_stopped(void);
+// Why the last hold was in vain.
+enum pm_threads_ears {
+    PM_THREADS_HEAR,     // a thread takes long, or nothing is known
+    PM_THREADS_NOT_SURE, // one blocks all signals, as a new one does, or one that was just held
+    PM_THREADS_UNHEARD,  // one blocks the signal for it
+};
+enum pm_threads_ears pm_threads_unheard(void);
 
 enum pm_threads {
     PM_THREADS_STILL, // no other thread stores anything

@@ -35,6 +35,7 @@ enum pm_level {
     X(DEFAULT_HEAP_PASSED, "default-heap-passed", WARNING)                                         \
     X(DISK_IN_DOUBT, "disk-in-doubt", ERROR)                                                       \
     X(END_CUT_SHORT, "end-cut-short", CRITICAL)                                                    \
+    X(END_NOT_HELD, "end-not-held", WARNING)                                                       \
     X(FILE_LIMIT, "file-limit", WARNING)                                                           \
     X(FILES_CLOSED, "files-closed", WARNING)                                                       \
     X(FILES_NOT_WRITTEN, "files-not-written", ERROR)                                               \

@@ -18,6 +18,7 @@ static const short number_of[PM_INHERITED_CALLS] = {
     [PM_INHERITED_PROCESS_MADVISE] = SYS_process_madvise,
     [PM_INHERITED_KCMP] = SYS_kcmp,
     [PM_INHERITED_USERFAULTFD] = SYS_userfaultfd,
+    [PM_INHERITED_RT_TGSIGQUEUEINFO] = SYS_rt_tgsigqueueinfo,
 };
 
 // Two threads that find out at once find the same. Sequentially consistent: `known` is stored last.

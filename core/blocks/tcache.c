@@ -389,6 +389,13 @@ bool pm_tcache_return(struct pm_tcache *t) {
     return all;
 }
 
+bool pm_tcaches_return(void) {
+    bool all = true;
+    for (struct pm_tcache *t = pm_tcache_first; t; t = t->next)
+        all &= pm_tcache_return(t);
+    return all;
+}
+
 // A cancelled thread may have left a stack seized. Ending the seizure loses at most the one block
 // of the cancelled request. A thread that takes back blocks leaves a seized stack alone, so a store
 // will do.

@@ -233,6 +233,8 @@ bool pm_tcache_add_pinned(struct pm_tcache *t);
 // Returns every block of this cache to its slab, except those in seized stacks. False: there were
 // such stacks.
 bool pm_tcache_return(struct pm_tcache *t);
+// The same for the caches of all threads. No other thread is within the allocator.
+bool pm_tcaches_return(void);
 // Returns how many threads have caches: those that have allocated and not ended.
 unsigned pm_tcache_live(void);
 // Returns how many blocks of a class, of any kind, all caches hold. A figure for statistics: other

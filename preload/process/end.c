@@ -8,7 +8,8 @@
 // containers have; so they cannot change the heap.
 //
 //   one thread       parts, then writes what a clean close leaves: nothing changes any more
-//   other threads    are stopped while this thread parts. The heap stays dirty, as after a kill.
+//   other threads    are held meanwhile (end_held.h), and the heap is closed as by one thread.
+//   who is not held  is stopped while this thread parts. The heap stays dirty, as after a kill.
 //   deaf threads     wait at their next store. All memory that holds data is unwritable before the
 //                    first piece of it is replaced.
 //   neither works    (a thread blocks SIGSEGV too, or memory is out) The process ends here, without
@@ -62,6 +63,7 @@
 #include "commit/late.h"
 #include "commit/outbox.h"
 #include "commit/triggers.h"
+#include "end_held.h"
 #include "entry.h"
 #include "fork/private.h"
 #include "leaks.h"
@@ -80,6 +82,7 @@
 #include "start.h"
 #include "state/removed.h"
 #include "state/replaced.h"
+#include "threads/calls.h"
 #include "threads/commit_gate.h"
 #include "threads/sections.h"
 #include "threads/threads.h"
@@ -94,6 +97,13 @@ static bool closable = true; // the metadata is shared: a clean close may be wri
 
 static bool between = true; // the other threads are between operations, or wait
 
+// The other threads while this one parts.
+enum others {
+    OTHERS_NONE,
+    OTHERS_HELD,    // outside of the allocator: what this thread does is as if there were none
+    OTHERS_STOPPED, // anywhere
+};
+
 static bool stores_held; // all memory that holds data is unwritable
 
 static bool hold_memory(bool on) {
@@ -103,16 +113,17 @@ static bool hold_memory(bool on) {
 
 // Under PMALLOC_COMMIT memory is private already. A last commit keeps the changes. No new mapping
 // takes the place of an unwritable one here.
-static bool part_journaled(bool tables_whole, bool alone) {
+static bool part_journaled(bool tables_whole, enum others others) {
+    bool quiet = others != OTHERS_STOPPED;
     if (tables_whole) // then it is not amid a step
         pm_beside_stop();
-    bool kept = tables_whole && pm_commits_end(alone, between);
+    bool kept = tables_whole && pm_commits_end(quiet, between);
     if (!tables_whole)
         pm_commits_no_end();
     if (stores_held && !hold_memory(false))
         pm_abort(PM_EV_END_CUT_SHORT, KEPT, pm_heap.dir, no_memory);
     pm_private_keep(tables_whole);
-    closable = kept && alone && pm_commit_share_metadata();
+    closable = kept && quiet && pm_commit_share_metadata();
     return true;
 }
 
@@ -126,16 +137,16 @@ static void mend_removed(void) {
                  pm_heap.dir, err.text);
 }
 
-static bool part(bool tables_whole, bool alone) {
+static bool part(bool tables_whole, enum others others) {
     if (!pm_heap_on_media()) // a fork in another thread has handed the heap to its child
         return true;
     munlockall(); // after mlockall(MCL_FUTURE) the kernel would provide memory for the whole range
     if (pm_heap_is_journaled())
-        return part_journaled(tables_whole, alone);
+        return part_journaled(tables_whole, others);
     bool known = tables_whole && pm_private_find(false);
     // First of all: from here on nothing goes to the log, because the data will not reach the heap.
     pm_heap_become(PM_HEAP_PARTED);
-    if (pm_roots_part() && pm_private_part(known, tables_whole, alone))
+    if (pm_roots_part() && pm_private_part(known, tables_whole, others == OTHERS_NONE))
         return true;
     if (!pm_roots_rejoin()) // some pages are private and some shared: no thread may store again
         pm_abort(PM_EV_END_CUT_SHORT, KEPT, pm_heap.dir, no_memory);
@@ -143,23 +154,53 @@ static bool part(bool tables_whole, bool alone) {
     return false;
 }
 
-static void close_cleanly(void) {
-    errno = 0;
-    if (pm_close() || pm_sandbox_is_mute())
-        return;
-    pm_event(
-        PM_EV_CLOSE_FAILED,
-        "%s could not be closed cleanly: %s; it is dirty, and not all of it is durable: when the "
-        "file system works again, start the program again or run pmalloc-recover",
-        pm_heap.dir, errno ? pm_strerror(errno) : "an earlier call for its files has failed");
+// What there is to say of a close. While threads are held nothing is said: one of them may be the
+// reader.
+static struct {
+    bool failed, words_lead_out;
+    int error;
+} to_say;
+
+static void say_close(void) {
+    if (to_say.words_lead_out)
+        pm_out_end_say();
+    if (to_say.failed && !pm_sandbox_is_mute())
+        pm_event(
+            PM_EV_CLOSE_FAILED,
+            "%s could not be closed cleanly: %s; it is dirty, and not all of it is durable: when "
+            "the file system works again, start the program again or run pmalloc-recover",
+            pm_heap.dir,
+            to_say.error ? pm_strerror(to_say.error) : "an earlier call for its files has failed");
 }
 
-static const char *end_alone(void) {
-    bool rooted = pm_heap_has_roots(), returned = true;
-    if (pm_tcache != &pm_no_tcache) {
+static void close_cleanly(void) {
+    errno = 0;
+    to_say.failed = !pm_close();
+    to_say.error = errno;
+}
+
+// False: a stack is seized. A request of that thread was interrupted by a handler, or by the end of
+// the thread.
+static bool return_caches(enum others others) {
+    if (others == OTHERS_HELD)
+        pm_free_deferred_of_all();
+    else if (pm_tcache != &pm_no_tcache)
         pm_free_deferred();
-        returned = pm_tcache_return(pm_tcache);
-    }
+    if (others == OTHERS_HELD)
+        return pm_tcaches_return();
+    return pm_tcache == &pm_no_tcache || pm_tcache_return(pm_tcache);
+}
+
+// Bitmaps would count a block in a cache as in use. A thread that has ended without telling us may
+// have left some, unless they were looked for in all caches, and so may a request of this thread
+// that a signal handler interrupted.
+static bool are_exact(bool returned, enum others others) {
+    return returned && !pm_tcache_lost &&
+           (others == OTHERS_HELD || pm_tcache_live() <= (pm_tcache != &pm_no_tcache));
+}
+
+static const char *end_quietly(enum others others) {
+    bool rooted = pm_heap_has_roots(), returned = return_caches(others);
     if (rooted) {
         pm_remote_drain_all();
         pm_arenas_drop_empty();
@@ -168,13 +209,13 @@ static const char *end_alone(void) {
     }
     if (rooted)
         mend_removed();
-    // A thread that has ended without telling us may have left blocks in its cache, and so may a
-    // request of this thread that a signal handler interrupted. Bitmaps would count these blocks as
-    // in use.
-    bool exact = returned && !pm_tcache_lost && pm_tcache_live() <= (pm_tcache != &pm_no_tcache);
-    if (rooted && exact)
-        pm_out_end();
-    if (!part(true, true))
+    bool exact = are_exact(returned, others);
+    to_say.words_lead_out = rooted && exact && pm_out_end_look();
+    if (to_say.words_lead_out && others == OTHERS_NONE) { // before "clean" has it on record
+        pm_out_end_say();
+        to_say.words_lead_out = false;
+    }
+    if (!part(true, others))
         return rooted ? no_memory : NULL;
     if (!closable)
         return NULL;
@@ -183,6 +224,12 @@ static const char *end_alone(void) {
     else if (exact)
         close_cleanly();
     return NULL;
+}
+
+static const char *end_alone(void) {
+    const char *why = end_quietly(OTHERS_NONE);
+    say_close();
+    return why;
 }
 
 // ---- among others -------------------------------------------------------------------------------
@@ -265,7 +312,7 @@ static const char *part_from_others(bool tables_whole, bool last, enum pm_thread
     if (tables_whole && *threads == PM_THREADS_STILL)
         mend_removed();
     if (held || *threads == PM_THREADS_STILL)
-        parted = part(tables_whole, false);
+        parted = part(tables_whole, OTHERS_STOPPED);
     // While this thread tried to part, a deaf thread may have changed extents without the log.
     bool as_before = tables_whole || !held;
     if (!parted && *threads == PM_THREADS_RUN && !(as_before && hold_memory(false)))
@@ -280,7 +327,7 @@ static const char *part_from_others(bool tables_whole, bool last, enum pm_thread
 // it, which we have stopped, or for a lock that we hold. So between two tries all threads run on.
 #define DEAF_TRIES 5
 
-static const char *end_among_others(void) {
+static const char *end_stopped(void) {
     const char *why = NULL;
     enum pm_threads threads = PM_THREADS_DEAF;
     if (!pm_heap_has_roots())
@@ -300,9 +347,46 @@ static const char *end_among_others(void) {
     return why;
 }
 
+static _Atomic bool gate_awaited; // set before a waiting thread's last look at the phase
+
+// Sequentially consistent, and so is pass(): a thread that waits is either woken, or has seen the
+// open gate. A thread that passes sees the new mappings.
+static void open_gate(enum pm_phase how) {
+    pm_phase_move(PM_ENDING, how);
+    if (atomic_load(&gate_awaited))
+        pm_futex_wake(&pm_phase_word, 1 << 30);
+}
+
+// The threads are held. They go on when it is done, and in mid-program once they have no heap any
+// more: `then` has given it up.
+static const char *end_held(void then(void)) {
+    const char *why = end_quietly(OTHERS_HELD);
+    if (!why && then) {
+        pm_marks_renew(0, pm_range);
+        then();
+        open_gate(PM_ENDED);
+    }
+    pm_end_release();
+    if (!why)
+        say_close();
+    return why;
+}
+
+static const char *end_among_others(void) {
+    enum pm_end_hold hold = pm_end_hold(&between);
+    if (hold == PM_END_HELD)
+        return end_held(NULL);
+    const char *why = end_stopped();
+    if (hold == PM_END_NOT_STILL && !why && pm_heap_has_roots() && !pm_sandbox_is_mute())
+        pm_event(PM_EV_END_NOT_HELD,
+                 "the heap %s keeps what it has, but is left as after a kill: a thread does not "
+                 "come to rest; the next start recovers it",
+                 pm_heap.dir);
+    return why;
+}
+
 // ---- once ---------------------------------------------------------------------------------------
 
-static _Atomic bool gate_awaited;    // set before a waiting thread's last look at the phase
 static _Atomic(const void *) ending; // the first caller's thread, by the address of its pm_tcache
 
 // True for the first caller alone.
@@ -339,12 +423,15 @@ static const char *end_heap(void) {
     return alone ? end_alone() : end_among_others();
 }
 
-// Sequentially consistent, and so is pass(): a thread that waits is either woken, or has seen the
-// open gate. A thread that passes sees the new mappings.
-static void open_gate(enum pm_phase how) {
-    pm_phase_move(PM_ENDING, how);
-    if (atomic_load(&gate_awaited))
-        pm_futex_wake(&pm_phase_word, 1 << 30);
+// In a call that is on record: to hold this thread takes no signal, and it is at rest.
+static void wait_for_end(uint32_t seen) {
+    struct pm_call call = {.by_futex = true};
+    bool recorded = pm_calls_recorded;
+    if (recorded)
+        pm_call_enter(&call);
+    pm_futex_wait_us(&pm_phase_word, seen, LOOK_US);
+    if (recorded)
+        pm_call_leave(&call);
 }
 
 static bool pass(void) {
@@ -357,7 +444,7 @@ static bool pass(void) {
         if (pm_heap.super->state.owner_pid != (uint64_t)getpid())
             return true;
         atomic_store(&gate_awaited, true);
-        pm_futex_wait_us(&pm_phase_word, seen, LOOK_US);
+        wait_for_end(seen);
     }
     return seen == PM_ENDED;
 }
@@ -382,18 +469,39 @@ static void say_once(void) {
         pm_event_log_end();
 }
 
-static void end_once(void) {
+// In mid-program: the other threads are held first, because what has begun to end does not go back.
+struct mid_program {
+    void (*then)(void); // before the threads go on
+    bool refused;       // and nothing has changed
+};
+
+// False: a thread does not come to rest, or rests amid a request, or another one ends the program.
+static bool begin_to_end(const struct mid_program *mid) {
+    if (mid && pm_end_hold(&between) != PM_END_HELD)
+        return false;
+    bool exact = !mid || are_exact(return_caches(OTHERS_HELD), OTHERS_HELD);
+    bool first = exact && come_first(PM_ENDING);
+    if (mid && !first)
+        pm_end_release();
+    return first;
+}
+
+static void end_once(struct mid_program *mid) {
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
     const char *why = NULL;
-    if (come_first(PM_ENDING)) {
+    bool begun = begin_to_end(mid);
+    if (mid)
+        mid->refused = !begun;
+    if (begun) {
         atomic_store_explicit(&ending, &pm_tcache, memory_order_relaxed);
-        pm_sections_no_more();
-        why = end_heap();
-        if (!why && !pm_nested())
+        if (!mid)
+            pm_sections_no_more();
+        why = mid ? end_held(mid->then) : end_heap();
+        if (!why && !mid && !pm_nested())
             pm_marks_renew(0, pm_range);
-        if (!why)
+        if (!why && !mid)
             open_gate(PM_ENDED);
         sigdelset(&before, SIGSEGV); // see pm_private_part()
     }
@@ -423,10 +531,7 @@ static bool is_another_process(void) {
     return pm_heap_is_held() && pm_heap.super->state.owner_pid != (uint64_t)getpid();
 }
 
-static void end_on_own_stack(void *unused) {
-    (void)unused;
-    end_once();
-}
+static void end_on_own_stack(void *mid) { end_once(mid); }
 
 bool pm_process_end(void) {
     if (!pm_phase_serves())
@@ -450,4 +555,17 @@ bool pm_process_end(void) {
     pm_cancel_release(held);
     errno = saved;
     return good;
+}
+
+bool pm_process_end_beside(void then(void)) {
+    struct mid_program mid = {.then = then};
+    int saved = errno;
+    say_once();
+    struct pm_cancel held = pm_cancel_hold();
+    pm_signal_stack_run(end_on_own_stack, &mid);
+    pm_cancel_release(held);
+    if (!mid.refused && pm_phase() != PM_ENDED)
+        pm_refuse(PM_EV_END_CUT_SHORT, PM_NO_CLOSE);
+    errno = saved;
+    return !mid.refused;
 }

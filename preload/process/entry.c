@@ -83,6 +83,13 @@ void pm_free_deferred(void) {
         free_now(p);
 }
 
+void pm_free_deferred_of_all(void) {
+    void *p;
+    for (struct pm_tcache *t = pm_tcache_first; t; t = t->next)
+        while ((p = take_deferred(t)) != NULL)
+            free_now(p);
+}
+
 // ---- small --------------------------------------------------------------------------------------
 
 static void *small_fallback(unsigned cls) {

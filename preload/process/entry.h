@@ -21,6 +21,8 @@ void *pm_malloc_slow(size_t size);
 void pm_free_slow(void *p);
 // Makes the frees that signal handlers of this thread had to defer. The thread must have a cache.
 void pm_free_deferred(void);
+// The same for all threads, which are held outside of the allocator.
+void pm_free_deferred_of_all(void);
 
 static inline void *pm_malloc(size_t size) {
     if (PM_LIKELY(size <= PM_SMALL_MAX)) {

@@ -2,7 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The same as the end of the program (end.c), and then what a forked child does: it copies all
-// pages that still show the file, and leaves the heap to others.
+// pages that still show the file, and leaves the heap to others. Other threads are held until then:
+// a fork of theirs would find it half done.
 #include "named_close.h"
 
 #include <errno.h>
@@ -25,23 +26,30 @@ static bool is_ours(void) {
            pm_heap.super->state.owner_pid == (uint64_t)getpid();
 }
 
+// Nobody else runs.
+static void give_up_heap(void) {
+    pm_process_forget_heap();
+    pm_private_copy(); // before another process may change the files
+    pm_heap_release();
+}
+
+static bool end_alone(void) {
+    if (!pm_process_end())
+        pm_refuse(PM_EV_END_CUT_SHORT, PM_NO_CLOSE);
+    give_up_heap();
+    return true;
+}
+
 bool pm_process_close(void) {
     int error = !is_ours() ? EINVAL : pm_sandbox_forbids_end() ? EPERM : 0;
-    bool paused = !error && pm_background_pause();
-    // Another thread may be amid a request, and its stores could not be told from later ones.
-    if (!error && !pm_threads_none()) {
-        pm_background_go_on(paused);
-        error = EBUSY;
-    }
     if (error) {
         errno = error;
         return false;
     }
-    if (!pm_process_end())
-        pm_refuse(PM_EV_END_CUT_SHORT,
-                  "pmalloc_close: there is no memory for what the program does after it");
-    pm_process_forget_heap();
-    pm_private_copy(); // before another process may change the files
-    pm_heap_release();
-    return true;
+    bool paused = pm_background_pause();
+    if (pm_threads_none() ? end_alone() : pm_process_end_beside(give_up_heap))
+        return true;
+    pm_background_go_on(paused);
+    errno = EBUSY;
+    return false;
 }

@@ -119,19 +119,22 @@ static bool count_reached(const struct pm_root_table *table) {
     return true;
 }
 
-void pm_out_end(void) {
-    static struct pm_out_found found;
+static struct pm_out_found found;
+
+void pm_out_end_say(void) { pm_out_say(&found, true); }
+
+bool pm_out_end_look(void) {
     struct pm_error ignored;
     const struct pm_root_table *table = pm_roots_table(&ignored);
     bool filtered = atomic_load_explicit(&pm_outside_nameless, memory_order_relaxed);
     if (!table || filtered || pm_process_recovery()->uncollected || !is_small() ||
         !pm_out_begin(&out))
-        return;
+        return false;
     each_root(table, count_root);
     count_blocks();
     if (found_any() && !count_reached(table))
-        return;
-    if (pm_out_find(&out, true, &found))
-        pm_out_say(&found, true);
+        return false;
+    bool any = pm_out_find(&out, true, &found);
     pm_outside_note_looked();
+    return any;
 }

@@ -6,7 +6,11 @@
 #ifndef PM_OUT_END_H
 #define PM_OUT_END_H
 
-// No other thread runs, and no block is in a thread cache. The heap is still shared.
-void pm_out_end(void);
+#include <stdbool.h>
+
+// No other thread runs, and no block is in a thread cache. The heap is still shared. True: there is
+// something to say, now or once other threads go on.
+bool pm_out_end_look(void);
+void pm_out_end_say(void);
 
 #endif

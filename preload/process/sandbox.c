@@ -137,11 +137,17 @@ static const char *missed(const struct sock_fprog *filter, const struct need *li
 // ---- what follows from it -----------------------------------------------------------------------
 
 static _Atomic(const char *) end_misses;
-static _Atomic bool mute;          // a filter forbids to say something
+static _Atomic bool mute; // a filter forbids to say something
+static _Atomic bool no_hold;
 static _Atomic bool no_own_commit; // an earlier filter forbids it to the program's threads
 
 bool pm_sandbox_forbids_end(void) {
     return atomic_load_explicit(&end_misses, memory_order_relaxed);
+}
+
+bool pm_sandbox_forbids_hold(void) {
+    return atomic_load_explicit(&no_hold, memory_order_relaxed) ||
+           pm_inherited_ends(PM_INHERITED_RT_TGSIGQUEUEINFO);
 }
 
 static bool concerns_us(void) {
@@ -183,6 +189,8 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
     pm_bus_forbid();
     atomic_store_explicit(&pm_outside_nameless, true, memory_order_relaxed);
     *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
+                             .no_hold = MISSED(filter, holds, PM_FILTER_FAILS) ||
+                                        MISSED(filter, commits, PM_FILTER_FAILS),
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
                              .no_residency = MISSED(filter, residency, PM_FILTER_ENDS),
                              .no_drops = MISSED(filter, drops, PM_FILTER_ENDS),
@@ -233,6 +241,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
     } else {
         if (s->no_helpers)
             atomic_store_explicit(&pm_helpers_forbidden, true, memory_order_relaxed);
+        if (s->no_hold)
+            atomic_store_explicit(&no_hold, true, memory_order_relaxed);
         if (s->no_mend)
             atomic_store_explicit(&pm_removed_misses, s->no_mend, memory_order_relaxed);
         if (s->no_detour)

@@ -11,6 +11,8 @@
 //                                   the last commit. In shared mode the destructors are left out,
 //                                   because they would free what is in the heap
 //
+//   to hold threads takes           the end of a program with threads does not hold them: the heap
+//                                   stays dirty (end_held.h); no line says that
 //   the trap of a fork needs        forks are made without it (fork_trap.h); no line says that
 //
 //   a postponed handler needs        handlers run at once (threads/postpone.h); no line says that
@@ -31,8 +33,8 @@ struct pm_sandbox {
     const char *commits; // the first call that they would miss, or NULL
     const char *end;
     const char *no_mend; // the same of removed.h
-    bool paused, mute, no_helpers, no_detour, no_residency, no_drops, no_trap, at_once, no_log,
-        no_children;
+    bool paused, mute, no_hold, no_helpers, no_detour, no_residency, no_drops, no_trap, at_once,
+        no_log, no_children;
 };
 
 // Before the call and after it, with errno kept. `filter` NULL: the strict mode. `all`: TSYNC.
@@ -42,6 +44,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused);
 // Whether a filter forbids what the end of the program needs.
 bool pm_sandbox_forbids_end(void);
 void pm_sandbox_say_end(void);
+// Whether a filter forbids to hold the other threads.
+bool pm_sandbox_forbids_hold(void);
 // Whether a filter forbids to print a line.
 bool pm_sandbox_is_mute(void);
 

@@ -43,6 +43,10 @@ void pm_preload_check(void) __attribute__((weak));
 // The end of the program: see end.c. Later calls do nothing. False: the process could not part from
 // the heap and must end at once, because what runs on would store to the heap.
 bool pm_process_end(void);
+// The same in mid-program, beside other threads: for pmalloc_close(). They are held until `then`
+// has returned. False: one does not come to rest, and nothing has changed.
+bool pm_process_end_beside(void then(void));
+#define PM_NO_CLOSE "pmalloc_close: there is no memory for what the program does after it"
 
 // The process ends by _exit(). Removes a default heap without roots.
 void pm_process_leave(void);

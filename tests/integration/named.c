@@ -12,9 +12,11 @@
 //   named late HEAP            allocates too much before the call
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -189,24 +191,70 @@ static void forks(const char *heap) {
     must(child(heap, EBUSY) && counted(list) == 1, "a child after the close");
 }
 
+static volatile int blocks;
+
 static void *wait_for(void *mutex) {
     free(malloc(1000));
     pthread_mutex_lock(mutex);
     return NULL;
 }
 
+static void *block_signals(void *unused) {
+    unsigned long all = ~0ul;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
+    __atomic_store_n(&blocks, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&blocks, __ATOMIC_ACQUIRE))
+        ;
+    return unused;
+}
+
+// Blocks from before the close, and those that come after it.
+static void *work(void *rounds) {
+    unsigned char *block[100] = {0};
+    for (unsigned i = 0; blocks >= 0; i++) {
+        unsigned char **p = &block[i * 7 % 100];
+        must(!*p || (**p == i * 7 % 100 && (*p)[99] == **p), "a block keeps what it has");
+        free(*p);
+        *p = malloc(100 + i % 9 * 3000);
+        memset(*p, (int)(i * 7 % 100), 100);
+        __atomic_store_n((unsigned *)rounds, i, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static void await(unsigned *rounds) {
+    for (unsigned from = __atomic_load_n(rounds, __ATOMIC_RELAXED);
+         __atomic_load_n(rounds, __ATOMIC_RELAXED) < from + 1000;)
+        usleep(100);
+}
+
+// A thread that sleeps, and one that works before, during and after the close.
 static void threads(const char *heap) {
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t id;
+    pthread_t id[3];
+    unsigned rounds = 0;
     pthread_mutex_lock(&mutex);
-    must(pthread_create(&id, NULL, wait_for, &mutex) == 0, "a thread");
+    must(pthread_create(&id[0], NULL, wait_for, &mutex) == 0, "a thread");
     must(pmalloc_open(heap, 0) == 0, "open beside a thread");
     struct list *list = the_list();
-    must(pmalloc_close() == -1 && errno == EBUSY, "no close beside a thread");
     add(list);
+    must(pthread_create(&id[1], NULL, block_signals, NULL) == 0, "a thread");
+    while (!__atomic_load_n(&blocks, __ATOMIC_ACQUIRE))
+        usleep(100);
+    must(pmalloc_close() == -1 && errno == EBUSY, "no close beside a thread that is not held");
+    __atomic_store_n(&blocks, 0, __ATOMIC_RELEASE);
+    pthread_join(id[1], NULL);
+    must(pthread_create(&id[2], NULL, work, &rounds) == 0, "a thread");
+    add(list);
+    await(&rounds);
+    must(pmalloc_close() == 0, "a close beside threads");
+    must(pmalloc_close() == -1 && errno == EINVAL, "it is closed");
+    list->first = NULL; // of this process alone
+    await(&rounds);
+    blocks = -1;
+    pthread_join(id[2], NULL);
     pthread_mutex_unlock(&mutex);
-    pthread_join(id, NULL);
-    must(pmalloc_close() == 0, "close");
+    pthread_join(id[0], NULL);
 }
 
 static void late(const char *heap) {

@@ -66,11 +66,12 @@ def test_a_thread_that_works_while_the_program_ends(late, heap, collect):
 
 @pytest.mark.parametrize("threads", ("", "unheard"))
 def test_threads_that_work_while_the_program_ends_leave_what_a_kill_would(heap, threads):
-    """This holds also for threads that block the signal that would stop them."""
+    """This holds also for threads that block the signal that would hold or stop them; only then
+    the heap is not clean."""
     program = compiled("race.c", name="race")
-    for i in range(40 if not threads else 20):
+    for i in range(40 if not threads else 5):
         succeeds(run([program, i * 50, threads], HEAP=heap, ROOTS="stack"))
-        assert not is_clean(heap)
+        assert is_clean(heap) == (not threads)
     assert recovered(heap)
 
 
@@ -88,6 +89,21 @@ LAST_RESORT = {
     "alone-data": "no memory",
     "mappings": "no memory",
 }
+
+
+# A thread is not held: it blocks the signal, a debugger has stopped it, or /proc or a queue for the
+# signal cannot be had.
+NOT_HELD = {"unheard", "traced", "traced-locks", "late", "descriptors", "signals"} | {
+    "handler-churn",
+    "stack-unheard",
+}
+
+
+def is_said(done, mode):
+    if mode in NOT_HELD:
+        one_message(done, "is left as after a kill: a thread does not come to rest")
+    else:
+        assert done.stderr == "", said(done)
 
 
 @pytest.mark.parametrize(
@@ -111,16 +127,16 @@ LAST_RESORT = {
 def test_destructors_take_nothing_from_the_heap_whatever_the_end(ending, heap, mode):
     if mode == "mappings" and int(pathlib.Path("/proc/sys/vm/max_map_count").read_text()) > 100000:
         pytest.skip("a process may have too many mappings here to take them all")
-    for count in range(0, 500 if mode.startswith("handler") else 300, 100):
+    for count in range(0, 500 if mode == "handler" else 200 if mode in NOT_HELD else 300, 100):
         done = run(
             ["setarch", "-R", ending, mode], HEAP=heap, ROOTS="kept", PROGRAM="ending", BUSY="wait"
         )
         assert (done.returncode, done.stdout) == (7, f"{count}\n"), said(done)
         if mode in LAST_RESORT:
             one_message(done, "without its destructors", LAST_RESORT[mode])
-        else:
-            assert done.stderr == "", said(done)
-    if mode in ("alone", "alone-tight"):
+        elif mode != "handler-churn" or done.stderr:
+            is_said(done, mode)
+    if mode in ("alone", "alone-tight", "churn", "vfork", "thousand", "stack"):
         assert is_clean(heap)
     assert recovered(heap)
 
@@ -141,7 +157,7 @@ def test_destructors_run_in_commit_mode(ending, heap, mode):
             one_message(done, "without its destructors", "a thread does not stop")
         else:
             assert (done.returncode, done.stdout) == (7, f"{count}\n"), said(done)
-            assert done.stderr == "", said(done)
+            is_said(done, mode)
     assert recovered(heap)
 
 
@@ -191,7 +207,8 @@ def test_without_proc_threads_stop_where_they_store(ending, heap):
         pytest.skip("no mount namespaces here")
     for count in range(0, 1000, 100):
         done = run([*hide, ending], HEAP=heap, ROOTS="kept", PROGRAM="ending")
-        assert (done.returncode, done.stdout, done.stderr) == (7, f"{count}\n", ""), said(done)
+        assert (done.returncode, done.stdout) == (7, f"{count}\n"), said(done)
+        one_message(done, "a thread does not come to rest")
     assert recovered(heap)
 
 

@@ -49,7 +49,7 @@ def test_after_a_kill(heap, tmp_path, kind, commit):
     mode = "end" if commit else "kill"
     done = out(heap, mode, kind, file, COMMIT=commit)
     assert done.returncode == (0 if commit else -9), said(done)
-    if commit and kind != "thread":
+    if commit:
         assert line_of(done, WILL) == f"3 words point into {INTO[kind]}{WILL}`{WAY}`".format(
             file=file
         )
@@ -59,7 +59,7 @@ def test_after_a_kill(heap, tmp_path, kind, commit):
     assert line_of(done, GONE) == f"3 words point into {INTO[kind]}{GONE}`{WAY}`".format(file=file)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in INTO if kind != "thread"])
+@pytest.mark.parametrize("kind", INTO)
 def test_at_a_clean_end(heap, tmp_path, kind):
     """The start after it says nothing again."""
     file = str(tmp_path / "orders.index")
