@@ -53,6 +53,15 @@ int pmalloc_commit(void);
 // thread could not be held, EBUSY if a commit or a fork takes longer than a second, EDEADLK in a
 // signal handler that interrupts the allocator. Thread-safe.
 int pmalloc_restore(void);
+// Looks on which NUMA node the calling thread runs now (docs/numa.md). If it has moved to another
+// node since its cache was filled, the cached blocks return to their node, and its next requests
+// get memory of the new one. Each request that the cache cannot answer does the same. So the call
+// is for a thread that frees as much as it allocates and only hits its cache: after
+// pthread_setaffinity_np(), or now and then. Returns 1 if the thread has moved, 0 if not, as always
+// where there is one node; or -1 with errno: EDEADLK in a signal handler that interrupts the
+// allocator, ENOMEM if there is no memory for another cache. Then the old one serves on. Blocks
+// that the program holds stay where they are. Thread-safe; it speaks of the calling thread alone.
+int pmalloc_migrate(void);
 // Around what a lock of the program's own protects, where PMAlloc cannot see the lock because it is
 // made of atomic operations. No commit that another thread makes is taken between the two calls,
 // as with a mutex. pmalloc_begin() comes before the lock is taken: it may wait for a commit that is

@@ -8,10 +8,12 @@
 
 #include "base/cancel.h"
 #include "base/decay.h"
+#include "base/nodes.h"
 #include "base/options.h"
 #include "blocks/alloc.h"
 #include "blocks/arena.h"
 #include "blocks/population.h"
+#include "blocks/tcache.h"
 #include "by_call.h"
 #include "choose_name.h"
 #include "commit/commits.h"
@@ -19,6 +21,7 @@
 #include "entry.h"
 #include "export.h"
 #include "media/heap.h"
+#include "media/open/shard_nodes.h"
 #include "media/persist.h"
 #include "moved.h"
 #include "named_close.h"
@@ -104,6 +107,29 @@ EXPORT int pmalloc_restore(void) {
         return 0;
     errno = error;
     return -1;
+}
+
+EXPORT int pmalloc_migrate(void) {
+    pm_process_ask();
+    struct pm_tcache *t = pm_tcache, *now = t;
+    if (pm_nested()) {
+        errno = EDEADLK;
+        return -1;
+    }
+    if (t == &pm_no_tcache || pm_nodes.count == 1)
+        return 0;
+    struct pm_cancel held = pm_cancel_hold();
+    pm_tcache_answer(t);
+    unsigned node = pm_node_mine();
+    bool moved = node != t->node;
+    if (moved)
+        now = pm_tcache_move(t, node);
+    pm_cancel_release(held);
+    if (moved && now == t) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return moved;
 }
 
 // No lock has an address here. The caller's names the section.
