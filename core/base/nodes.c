@@ -3,114 +3,155 @@
 #include "nodes.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "node_files.h"
 #include "options.h"
 #include "os.h"
-
-#define KERNEL_NODES 1024 // more than any kernel numbers
+#include "own_memory.h"
 
 struct pm_nodes pm_nodes = {.count = 1};
+
+// What is known of several nodes, in memory of its own: on a machine with one there is none.
+static struct tables {
+    struct pm_node_list with_cores;      // the machine's nodes that have processor cores
+    uint8_t node_of_id[PM_KERNEL_NODES]; // the node that each of the kernel's belongs to, + 1
+    uint8_t near[PM_NODES_MAX][PM_NODES_MAX];
+    struct pm_core_set ours; // the cores that this process may run on
+} * tables;
+
+// Without memory, there is one node.
+static bool add_tables(const struct pm_node_list *with_cores) {
+    if (!tables)
+        tables = pm_own_reserve(sizeof *tables);
+    if (tables)
+        *tables = (struct tables){.with_cores = *with_cores};
+    return tables;
+}
+
+unsigned pm_node_near(unsigned node, unsigned turn) {
+    return pm_nodes.ordered ? tables->near[node][turn] : (node + turn) % pm_nodes.count;
+}
+
+bool pm_node_has(unsigned node, unsigned id) {
+    return tables && id < PM_KERNEL_NODES && tables->node_of_id[id] == node + 1;
+}
+
+// ---- groups -------------------------------------------------------------------------------------
+
+// Needs memory for a row of distances of each node; without it, nothing is known of them. Two nodes
+// have no order.
+static struct pm_node_distances distances(void) {
+    unsigned count = tables->with_cores.count;
+    struct pm_node_distances d = {count, NULL};
+    size_t bytes = (size_t)count * count;
+    if (count < 3 || (pm_nodes.injected && !pm_node_folder))
+        return d;
+    uint8_t *row = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (row == MAP_FAILED)
+        return d;
+    d.row = row;
+    for (unsigned i = 0; i < count && d.row; i++)
+        if (!pm_node_distance(tables->with_cores.id[i], &tables->with_cores,
+                              row + (size_t)i * count))
+            d.row = NULL;
+    if (!d.row)
+        munmap(row, bytes);
+    return d;
+}
+
+// Of `tables->with_cores`: which of them are one node of ours.
+static void group_nodes(void) {
+    uint8_t group[PM_KERNEL_NODES];
+    struct pm_node_distances d = distances();
+    pm_nodes.machine = tables->with_cores.count;
+    pm_nodes.count = pm_node_groups(d, PM_NODES_MAX, group);
+    if ((pm_nodes.ordered = d.row))
+        pm_node_order(d, group, pm_nodes.count, tables->near[0], PM_NODES_MAX);
+    if (d.row)
+        munmap((void *)(uintptr_t)d.row, (size_t)d.count * d.count);
+    for (unsigned i = 0; i < tables->with_cores.count; i++)
+        tables->node_of_id[tables->with_cores.id[i]] = (uint8_t)(group[i] + 1);
+}
 
 // ---- the machine's ------------------------------------------------------------------------------
 
 // Whether the kernel says that this process may use the memory of one node only. It costs one
 // system call; some sandboxes refuse it.
 static bool one_node(void) {
-    unsigned long mask[KERNEL_NODES / (8 * sizeof(unsigned long))] = {0};
+    unsigned long mask[PM_KERNEL_NODES / (8 * sizeof(unsigned long))] = {0};
     unsigned nodes = 0;
-    if (syscall(SYS_get_mempolicy, NULL, mask, KERNEL_NODES + 0ul, NULL, MPOL_F_MEMS_ALLOWED) != 0)
+    if (syscall(SYS_get_mempolicy, NULL, mask, PM_KERNEL_NODES + 0ul, NULL, MPOL_F_MEMS_ALLOWED) !=
+        0)
         return false;
     for (size_t i = 0; i < sizeof mask / sizeof *mask; i++)
         nodes += (unsigned)__builtin_popcountl(mask[i]);
     return nodes == 1;
 }
 
-static bool read_text(const char *path, char *text, size_t size) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
-    return got > 0;
+static unsigned cores_of(unsigned id, struct pm_core_set *set) {
+    const size_t words = sizeof set->bits / sizeof *set->bits;
+    unsigned count = 0;
+    pm_node_cores(id, set);
+    for (size_t i = 0; i < words; i++) {
+        if (!pm_nodes.injected)
+            set->bits[i] &= tables->ours.bits[i];
+        count += (unsigned)__builtin_popcountl(set->bits[i]);
+    }
+    return count;
 }
 
-// Calls `each` for the numbers of a list of the kernel's, as "0-3,8".
-static void each_of_list(const char *text, void (*each)(unsigned number, void *arg), void *arg) {
-    while (*text >= '0' && *text <= '9') {
-        char *end;
-        unsigned long first = strtoul(text, &end, 10), last = first;
-        if (*end == '-')
-            last = strtoul(end + 1, &end, 10);
-        for (; first <= last && first < 1ul << 16; first++)
-            each((unsigned)first, arg);
-        text = *end == ',' ? end + 1 : end;
+static void count_cores(void) {
+    for (unsigned i = 0; i < tables->with_cores.count; i++) {
+        struct pm_core_set set = {{0}};
+        unsigned node = tables->node_of_id[tables->with_cores.id[i]] - 1u;
+        pm_nodes.cores_of[node] =
+            (uint16_t)(pm_nodes.cores_of[node] + cores_of(tables->with_cores.id[i], &set));
     }
 }
 
-static cpu_set_t ours; // the cores that this process may run on; read with the nodes
-
-struct cores {
-    cpu_set_t set;
-    unsigned count;
-};
-
-static void add_core(unsigned core, void *arg) {
-    struct cores *c = arg;
-    if (core >= CPU_SETSIZE || !CPU_ISSET(core, &ours))
-        return;
-    CPU_SET(core, &c->set);
-    c->count++;
-}
-
-static void cores_of_node(unsigned id, struct cores *c) {
-    char path[64], text[4096];
-    *c = (struct cores){.count = 0};
-    snprintf(path, sizeof path, "/sys/devices/system/node/node%u/cpulist", id);
-    if (read_text(path, text, sizeof text))
-        each_of_list(text, add_core, c);
-}
-
 void pm_node_stay(unsigned node) {
-    struct cores c;
+    struct pm_core_set set = {{0}};
+    unsigned count = 0;
     if (pm_nodes.count == 1 || pm_nodes.injected)
         return;
-    cores_of_node(pm_nodes.id[node % pm_nodes.count], &c);
-    if (c.count)
-        sched_setaffinity(0, sizeof c.set, &c.set);
+    for (unsigned i = 0; i < tables->with_cores.count; i++)
+        if (pm_node_has(node % pm_nodes.count, tables->with_cores.id[i]))
+            count += cores_of(tables->with_cores.id[i], &set);
+    if (count)
+        sched_setaffinity(0, sizeof set, (const cpu_set_t *)(const void *)&set);
 }
 
-static uint8_t node_of_id[KERNEL_NODES];
-
-// Above PM_NODES_MAX, several of the kernel's nodes are taken for one.
-static void add_node(unsigned id, void *arg) {
-    unsigned *seen = arg, node = (*seen)++ % PM_NODES_MAX;
-    struct cores c;
-    if (id >= KERNEL_NODES)
-        return;
-    node_of_id[id] = (uint8_t)node;
-    cores_of_node(id, &c);
-    pm_nodes.cores_of[node] = (uint16_t)(pm_nodes.cores_of[node] + c.count);
-    if (*seen <= PM_NODES_MAX)
-        pm_nodes.id[node] = (uint16_t)id;
+// The node of ours that one of the kernel's belongs to. Without cores: that of the nearest one that
+// has some.
+static int node_at(unsigned id) {
+    uint8_t row[PM_KERNEL_NODES];
+    unsigned best = 0;
+    if (tables->node_of_id[id])
+        return tables->node_of_id[id] - 1;
+    if (!pm_node_distance(id, &tables->with_cores, row))
+        return 0;
+    for (unsigned i = 1; i < tables->with_cores.count; i++)
+        if (row[i] < row[best])
+            best = i;
+    return tables->node_of_id[tables->with_cores.id[best]] - 1;
 }
 
 static int node_in(const char *path) {
     char text[16], *end;
-    if (pm_nodes.count == 1 || pm_nodes.injected || !read_text(path, text, sizeof text))
+    if (pm_nodes.count == 1 || pm_nodes.injected || !pm_node_text(path, text, sizeof text))
         return -1;
     long id = strtol(text, &end, 10);
-    return end != text && id >= 0 && id < KERNEL_NODES ? node_of_id[id] : -1;
+    return end != text && id >= 0 && id < PM_KERNEL_NODES ? node_at((unsigned)id) : -1;
 }
 
 int pm_node_of_device(dev_t device) {
@@ -126,21 +167,26 @@ int pm_node_of_dax(dev_t device) {
     return node_in(path);
 }
 
-static void read_machine(void) {
-    char text[1024];
-    unsigned seen = 0;
-    if (one_node() || !read_text("/sys/devices/system/node/has_cpu", text, sizeof text) ||
-        sched_getaffinity(0, sizeof ours, &ours) != 0)
-        return;
-    each_of_list(text, add_node, &seen);
-    pm_nodes.count = seen < 1 ? 1 : seen < PM_NODES_MAX ? seen : PM_NODES_MAX;
+// Of more than one node, or nothing happens.
+static bool read_nodes(void) {
+    struct pm_node_list with_cores;
+    pm_node_list("has_cpu", &with_cores);
+    if (with_cores.count < 2 || !add_tables(&with_cores))
+        return false;
+    if (!pm_nodes.injected &&
+        sched_getaffinity(0, sizeof tables->ours, (cpu_set_t *)(void *)&tables->ours) != 0)
+        return false;
+    group_nodes();
+    count_cores();
+    return true;
 }
 
 // ---- injected -----------------------------------------------------------------------------------
 
-// A thread of an injected topology: its node + 1, or 0 before it has been asked for; and how often
-// it has been since the thread came there.
+// A thread of an injected topology: its node of the machine's + 1, or 0 before it has been asked
+// for; and how often it has been since the thread came there.
 static __thread struct { uint32_t node, looks; } self __attribute__((tls_model("initial-exec")));
+#define CORES_MOST 4096u
 static uint32_t move_every;
 static _Atomic uint32_t dealt;
 
@@ -155,32 +201,57 @@ static bool number(const char **text, unsigned long most, unsigned *out) {
     return true;
 }
 
+static void inject_equal(unsigned nodes, unsigned cores) {
+    struct pm_node_list all = {.count = nodes};
+    for (unsigned i = 0; i < nodes; i++)
+        all.id[i] = (uint16_t)i;
+    if (!add_tables(&all))
+        return;
+    group_nodes();
+    for (unsigned i = 0; i < nodes; i++)
+        pm_nodes.cores_of[tables->node_of_id[i] - 1] += (uint16_t)cores;
+}
+
+static int inject_folder(const char *folder, struct pm_error *err) {
+    pm_node_folder = folder;
+    if (read_nodes())
+        return PM_OK;
+    return pm_fail(err, PM_USAGE,
+                   "PMALLOC_TOPOLOGY=%.200s: %.200shas_cpu tells of less than two nodes", folder,
+                   folder);
+}
+
 static int inject(const char *text, struct pm_error *err) {
     unsigned nodes = 0, cores = 0, moves = 0;
     const char *at = text;
-    bool good = number(&at, PM_NODES_MAX, &nodes) && *at++ == 'x' && number(&at, 256, &cores);
-    good = good && (!*at || (*at++ == '/' && number(&at, 1u << 30, &moves)));
-    if (!good || *at)
-        return pm_fail(err, PM_USAGE,
-                       "PMALLOC_TOPOLOGY=%.200s: not a valid value; use NODESxCORES or "
-                       "NODESxCORES/MOVES, of up to %u nodes with up to 256 cores each",
-                       text, PM_NODES_MAX);
-    pm_nodes.count = nodes;
     pm_nodes.injected = true;
-    for (unsigned i = 0; i < nodes; i++)
-        pm_nodes.cores_of[i] = (uint16_t)cores;
+    pm_node_folder = NULL;
+    if (*text == '/')
+        return inject_folder(text, err);
+    bool good = number(&at, PM_KERNEL_NODES, &nodes) && *at++ == 'x' && number(&at, 256, &cores);
+    good = good && (!*at || (*at++ == '/' && number(&at, 1u << 30, &moves)));
+    if (!good || *at || nodes * cores > CORES_MOST)
+        return pm_fail(
+            err, PM_USAGE,
+            "PMALLOC_TOPOLOGY=%.200s: not a valid value; use NODESxCORES or "
+            "NODESxCORES/MOVES, of up to %u nodes with up to 256 cores each and %u in all, or "
+            "/FOLDER/ with files as in /sys/devices/system/node/",
+            text, PM_KERNEL_NODES, CORES_MOST);
+    inject_equal(nodes, cores);
     move_every = moves;
     return PM_OK;
 }
 
 static unsigned injected_node(void) {
+    bool shared = pm_nodes.machine > pm_nodes.count;
+    unsigned most = shared ? pm_nodes.machine : pm_nodes.count;
     if (!self.node)
-        self.node = 1 + dealt++ % pm_nodes.count;
+        self.node = 1 + dealt++ % most;
     if (move_every && ++self.looks >= move_every) {
         self.looks = 0;
-        self.node = 1 + self.node % pm_nodes.count;
+        self.node = 1 + self.node % most;
     }
-    return self.node - 1;
+    return shared ? tables->node_of_id[tables->with_cores.id[self.node - 1]] - 1u : self.node - 1;
 }
 
 void pm_node_move(unsigned node) {
@@ -224,7 +295,8 @@ unsigned pm_node_look(void) {
     if (pm_nodes.injected)
         return injected_node();
     unsigned id = kernel_node();
-    return id < KERNEL_NODES ? node_of_id[id] : 0;
+    return tables && id < PM_KERNEL_NODES && tables->node_of_id[id] ? tables->node_of_id[id] - 1u
+                                                                    : 0;
 }
 
 // ---- all of it ----------------------------------------------------------------------------------
@@ -233,14 +305,14 @@ unsigned pm_nodes_cores(void) { return pm_nodes.cores ? pm_nodes.cores : pm_os_c
 
 int pm_nodes_find(struct pm_error *err) {
     int saved = errno, status = PM_OK;
-    pm_nodes = (struct pm_nodes){.count = 1, .cores = pm_os_cores()};
+    pm_nodes = (struct pm_nodes){.count = 1, .machine = 1, .cores = pm_os_cores()};
     by_rseq = rseq_tells();
     if (pm_options.topology.text[0])
         status = inject(pm_options.topology.text, err);
-    else if (pm_options.numa.number != PM_NUMA_OFF)
-        read_machine();
+    else if (pm_options.numa.number != PM_NUMA_OFF && !one_node())
+        read_nodes();
     if (pm_options.numa.number == PM_NUMA_OFF)
-        pm_nodes = (struct pm_nodes){.count = 1, .cores = pm_nodes.cores};
+        pm_nodes = (struct pm_nodes){.count = 1, .machine = 1, .cores = pm_nodes.cores};
     errno = saved;
     return status;
 }

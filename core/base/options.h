@@ -154,10 +154,10 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_PERCEN
       "Where a machine has several NUMA nodes, the heap gets a data file for each, and a thread "  \
       "gets blocks of its own node. local: while that node has memory. bind: also the pages of a " \
       "data file in memory come from no other node. off: nodes do not count")                      \
-    X(topology, "PMALLOC_TOPOLOGY", PM_TYPE_TEXT, "", "NODESxCORES[/MOVES]",                       \
-      "For tests: as if the machine had so many NUMA nodes with so many cores each. Threads are "  \
-      "dealt to nodes in turn. With MOVES, a thread moves on each time when it has asked its "     \
-      "arena for blocks so often")                                                                 \
+    X(topology, "PMALLOC_TOPOLOGY", PM_TYPE_TEXT, "", "NODESxCORES[/MOVES]|/FOLDER/",              \
+      "For tests: as if the machine had so many NUMA nodes with so many cores each, or those of "  \
+      "a folder that is like /sys/devices/system/node/. Threads are dealt to nodes in turn. With " \
+      "MOVES, a thread moves on each time when it has asked its arena for blocks so often")        \
     X(verbose, "PMALLOC_VERBOSE", PM_TYPE_NUMBER, "0", "0 to 1",                                   \
       "1: print one line at start: heap, guarantee, roots and recovery result, or why there is "   \
       "no heap")                                                                                   \

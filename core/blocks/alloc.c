@@ -168,7 +168,7 @@ static uint32_t allocate_on(unsigned node, uint64_t pages, uint64_t align_pages)
 static uint32_t allocate_once(unsigned node, uint64_t pages, uint64_t align_pages) {
     uint32_t index = allocate_on(node, pages, align_pages);
     for (unsigned i = 1; !index && i < pm_nodes.count; i++) {
-        index = allocate_on((node + i) % pm_nodes.count, pages, align_pages);
+        index = allocate_on(pm_node_near(node, i), pages, align_pages);
         if (index)
             atomic_fetch_add_explicit(&pm_alloc_far, 1, memory_order_relaxed);
     }
@@ -292,8 +292,7 @@ static void *large_of_kind(struct pm_sort sort, size_t size, size_t align) {
         return NULL;
     uint32_t index = pm_extent_cache_take(node, pages, align_pages ? align_pages : 1);
     for (unsigned i = 1; !index && i < pm_nodes.count; i++)
-        index =
-            pm_extent_cache_take((node + i) % pm_nodes.count, pages, align_pages ? align_pages : 1);
+        index = pm_extent_cache_take(pm_node_near(node, i), pages, align_pages ? align_pages : 1);
     if (!index)
         return NULL;
     pm_extents[index].kind = sort.kind;

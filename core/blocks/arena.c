@@ -21,17 +21,15 @@
 //
 //   | node 0 ... | node 1 ... | ... | recovered slabs of node 0 | of node 1 | ...
 
-static uint16_t first_of[PM_NODES_MAX + 1]; // arena by node; one more, for the end
-
 static unsigned deal(unsigned cores) {
     unsigned next = 0;
     for (unsigned node = 0; node < pm_nodes.count; node++) {
         bool several = pm_nodes.count > 1 || pm_nodes.injected;
         unsigned own = several ? pm_nodes.cores_of[node] : cores;
-        first_of[node] = (uint16_t)next;
+        pm_arena_first_of[node] = (uint16_t)next;
         next += own ? own : 1;
     }
-    first_of[pm_nodes.count] = (uint16_t)next;
+    pm_arena_first_of[pm_nodes.count] = (uint16_t)next;
     return next;
 }
 
@@ -43,25 +41,75 @@ static void make_arena(unsigned number, unsigned node) {
         pm_lock_init(&arena->bin[cls].lock, PM_RANK_BIN);
 }
 
+static void is_made(struct pm_arena *arena) {
+    __atomic_store_n(&arena->made, true, __ATOMIC_RELEASE);
+}
+
+// One piece of memory has all arenas, their extent caches, and then this.
+static size_t reach_offset(void) {
+    return pm_arenas_at_most() * sizeof *pm_arenas +
+           pm_arena_first_of[pm_nodes.count] * sizeof(struct pm_extent_cache);
+}
+static void *reach_memory(void) { return (char *)pm_arenas + reach_offset(); }
+
+static void make_of_malloc(unsigned number, unsigned node) {
+    make_arena(number, node);
+    pm_reach_set_order(&pm_arenas[number], reach_memory());
+    is_made(&pm_arenas[number]);
+}
+
+// The arena of a kind, if the one at its place is made.
+static void make_of_kind(unsigned number, unsigned place, unsigned node) {
+    struct pm_arena *arena = &pm_arenas[number];
+    bool apart = pm_arena_is_apart(number);
+    if (!pm_arena_is_made(&pm_arenas[place]) || pm_arena_is_made(arena))
+        return;
+    make_arena(number, node);
+    arena->group = (uint16_t)(number - place);
+    arena->others = pm_arenas[place].others;
+    arena->near = apart ? 0 : pm_arenas[place].near;
+    is_made(arena);
+}
+
+static void make_kinds(unsigned end) {
+    for (unsigned i = pm_kinds_first_arena; i < end; i++) {
+        bool apart = pm_arena_is_apart(i);
+        unsigned node = apart ? (i - pm_held_arena(0)) % pm_nodes.count : 0,
+                 place = apart ? pm_arena_first_of[node] : pm_arena_place(i);
+        make_of_kind(i, place, apart ? node : pm_arenas[place].node);
+    }
+}
+
+// A node's arenas are made when a thread of the node first needs one, or a recovered slab: that is
+// when their memory is first written. pm_tcache_lock is held, or no other thread runs.
+static void make_node(unsigned node) {
+    struct pm_arena_numbers own = pm_arenas_of_node(node);
+    if (pm_arena_is_made(&pm_arenas[own.first]))
+        return;
+    make_of_malloc(pm_arena_first_of[pm_nodes.count] + node, node);
+    pm_extent_caches_begin(node);
+    // The first one last: it tells that the others are made.
+    for (unsigned i = own.end; i-- > own.first;)
+        make_of_malloc(i, node);
+    make_kinds(pm_arena_count);
+}
+
 bool pm_arenas_init(unsigned cores) {
     unsigned joined = deal(cores), all = joined + pm_nodes.count;
     pm_kinds_first_arena = (uint16_t)all;
-    size_t arenas = pm_arenas_at_most() * sizeof *pm_arenas,
-           caches = joined * sizeof(struct pm_extent_cache);
+    size_t arenas = pm_arenas_at_most() * sizeof *pm_arenas, lists = reach_offset();
     size_t reach = (pm_reach_bytes(all) + 63) & ~(size_t)63;
-    pm_arenas = pm_own_reserve(arenas + caches + reach + pm_types_bytes());
+    pm_arenas = pm_own_reserve(lists + reach + pm_types_bytes());
     if (!pm_arenas)
         return false;
     pm_extent_caches_init((char *)pm_arenas + arenas, joined);
     pm_arena_count = all;
-    for (unsigned node = 0; node < pm_nodes.count; node++) {
-        for (unsigned i = first_of[node]; i < first_of[node + 1]; i++)
-            make_arena(i, node);
-        make_arena(joined + node, node);
-        pm_extent_caches_of_node(node, first_of[node], first_of[node + 1] - first_of[node]);
-    }
-    pm_reach_init((char *)pm_arenas + arenas + caches);
-    pm_types_init((char *)pm_arenas + arenas + caches + reach);
+    for (unsigned node = 0; node < pm_nodes.count; node++)
+        pm_extent_caches_of_node(node, pm_arena_first_of[node],
+                                 pm_arena_first_of[node + 1] - pm_arena_first_of[node]);
+    pm_types_init((char *)pm_arenas + lists + reach);
+    if (pm_nodes.count == 1)
+        make_node(0);
     return true;
 }
 
@@ -71,28 +119,35 @@ void pm_arenas_add_kinds(enum pm_kind kind) {
     unsigned end = pm_kind_arenas_end(kind);
     if (pm_arena_count >= end)
         return;
-    for (unsigned i = pm_arena_count; i < end; i++) {
-        const struct pm_arena *place = &pm_arenas[pm_arena_place(i)];
-        struct pm_arena *arena = &pm_arenas[i];
-        bool apart = pm_arena_is_apart(i);
-        make_arena(i, apart ? (i - pm_held_arena(0)) % pm_nodes.count : place->node);
-        arena->group = (uint16_t)(i - place->number);
-        arena->others = place->others;
-        arena->near = apart ? 0 : place->near;
-    }
+    make_kinds(end);
     // Release: who sees the count finds the arenas made.
     __atomic_store_n(&pm_arena_count, end, __ATOMIC_RELEASE);
 }
 
+static bool node_is_made(unsigned node) {
+    return pm_arena_is_made(&pm_arenas[pm_arena_first_of[node]]);
+}
+
+// Takes pm_tcache_lock at the first call of a node.
+static void need_node(unsigned node) {
+    if (node_is_made(node))
+        return;
+    pm_lock(&pm_tcache_lock);
+    make_node(node);
+    pm_unlock(&pm_tcache_lock);
+}
+
 struct pm_arena *pm_arena_first(unsigned node) {
-    return &pm_arenas[first_of[node]];
+    need_node(node);
+    return &pm_arenas[pm_arena_first_of[node]];
 }
 
 struct pm_arena *pm_arena_join(unsigned node) {
+    make_node(node);
     // Relaxed: the counts only balance load, so a stale one does no harm.
-    struct pm_arena *best = pm_arena_first(node);
+    struct pm_arena *best = &pm_arenas[pm_arena_first_of[node]];
     uint32_t fewest = UINT32_MAX;
-    for (unsigned i = first_of[node]; i < first_of[node + 1]; i++) {
+    for (unsigned i = pm_arena_first_of[node]; i < pm_arena_first_of[node + 1]; i++) {
         uint32_t threads = atomic_load_explicit(&pm_arenas[i].threads, memory_order_relaxed);
         if (threads < fewest) {
             fewest = threads;
@@ -223,11 +278,16 @@ unsigned pm_arena_fill(struct pm_arena *arena, unsigned cls, void **blocks, unsi
 // First what is free in any bin, then what another node's arena can make.
 void *pm_arena_far(const struct pm_arena *arena, unsigned cls) {
     void *block;
-    for (unsigned turn = arena->near; turn + 1 < pm_kinds_first_arena; turn++)
-        if (take_from(&pm_arenas[arena->group + arena->others[turn]], cls, &block, 1, PM_STEP_FAR))
+    for (unsigned turn = arena->near; turn + 1 < pm_kinds_first_arena; turn++) {
+        struct pm_arena *other = &pm_arenas[arena->group + arena->others[turn]];
+        if (pm_arena_is_made(other) && take_from(other, cls, &block, 1, PM_STEP_FAR))
             return block;
+    }
     for (unsigned i = 1; i < pm_nodes.count; i++) {
-        const struct pm_arena *first = pm_arena_first((arena->node + i) % pm_nodes.count);
+        unsigned node = pm_node_near(arena->node, i);
+        if (!pm_node_memory(node).bytes)
+            continue;
+        const struct pm_arena *first = pm_arena_first(node);
         if (fill(&pm_arenas[arena->group + first->number], cls, &block, 1, true))
             return block;
     }
@@ -385,7 +445,10 @@ void *pm_arena_take_typed(struct pm_sort sort, unsigned cls) {
     unsigned mine = pm_node_mine();
     void *p = NULL;
     for (unsigned i = 0; i < pm_nodes.count; i++) {
-        unsigned node = (mine + i) % pm_nodes.count;
+        unsigned node = pm_node_near(mine, i);
+        if (i && !pm_node_memory(node).bytes)
+            continue;
+        need_node(node);
         struct pm_arena *arena = &pm_arenas[pm_typed_arena((enum pm_kind)sort.kind, node)];
         if (take_typed(arena, cls, sort.type, &p)) {
             *pm_tag_at(p) = PM_TAG_KIND;
@@ -459,6 +522,7 @@ void pm_arena_adopt(uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
     enum pm_kind kind = v->held ? PM_KIND_POINTER_FREE : (enum pm_kind)v->kind;
     unsigned node = pm_slab_node(slab);
+    make_node(node);
     if (kind != PM_KIND_CONSERVATIVE)
         pm_arenas_add_kinds(kind);
     struct pm_arena *arena = v->held                  ? &pm_arenas[pm_held_arena(node)]

@@ -16,10 +16,13 @@
 
 // Makes an arena for each core, and one for recovered slabs on each node; those are the last. Where
 // there are several nodes, pm_nodes says how many cores each one has.
+// A node's arenas take no memory before the node is used.
 bool pm_arenas_init(unsigned cores);
-// Returns the first arena of a node.
+// Returns the first arena of a node. At the first call of a node it takes pm_tcache_lock; no lock
+// of a higher rank is held.
 struct pm_arena *pm_arena_first(unsigned node);
 // Returns the arena of the node with the fewest threads and counts the caller in.
+// pm_tcache_lock is held.
 struct pm_arena *pm_arena_join(unsigned node);
 void pm_arena_leave(struct pm_arena *arena);
 

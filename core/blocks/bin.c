@@ -11,6 +11,8 @@
 
 struct pm_arena *pm_arenas;
 unsigned pm_arena_count;
+uint16_t pm_arena_first_of[PM_NODES_MAX + 1];
+struct pm_lock pm_tcache_lock = PM_LOCK(PM_RANK_THREADS);
 
 // ---- lists --------------------------------------------------------------------------------------
 //

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "base/nodes.h"
 #include "slab.h"
 
 // Where blocks for a thread cache came from, when the bin itself had none (reach.h). The first,
@@ -76,11 +77,28 @@ struct pm_arena {
     // All other arenas of the group, in the order in which this one asks them: their numbers less
     // `group`. So the arenas at one place share a list.
     uint16_t *others;
+    bool made; // release: who sees it finds the rest; before that, all is zero and no memory
     struct pm_bin bin[PM_CLASSES + 1];
 };
 
 extern struct pm_arena *pm_arenas;
 extern unsigned pm_arena_count;
+extern uint16_t pm_arena_first_of[PM_NODES_MAX + 1]; // arena by node; one more, for the end
+
+// The numbers of a node's arenas, up to before `end`, but not of that of recovered slabs.
+struct pm_arena_numbers {
+    unsigned first, end;
+};
+static inline struct pm_arena_numbers pm_arenas_of_node(unsigned node) {
+    return (struct pm_arena_numbers){pm_arena_first_of[node], pm_arena_first_of[node + 1]};
+}
+
+// Covers the lists of live and spare thread caches, and the making of arenas.
+extern struct pm_lock pm_tcache_lock;
+
+static inline bool pm_arena_is_made(const struct pm_arena *arena) {
+    return __atomic_load_n(&arena->made, __ATOMIC_ACQUIRE);
+}
 
 static inline void pm_bin_touch(struct pm_arena *arena, struct pm_vslab *v) {
     v->used = atomic_load_explicit(&arena->clock, memory_order_relaxed);

@@ -34,7 +34,11 @@ void pm_extent_caches_init(void *zeroed, unsigned arenas) {
 
 void pm_extent_caches_of_node(unsigned node, unsigned first, unsigned count) {
     of_node[node] = (struct group){first, count};
-    for (unsigned i = first; i < first + count; i++)
+}
+
+void pm_extent_caches_begin(unsigned node) {
+    struct group group = of_node[node];
+    for (unsigned i = group.first; i < group.first + group.count; i++)
         caches[i].node = (uint16_t)node;
 }
 
@@ -44,7 +48,11 @@ struct pm_extent_cache *pm_extent_cache_of(unsigned arena) {
 
 struct pm_extent_cache *pm_extent_cache_on(const struct pm_extent_cache *own, unsigned node) {
     struct group group = of_node[node];
-    return &caches[group.first + (unsigned)(own - caches) % group.count];
+    struct pm_extent_cache *cache = &caches[group.first + (unsigned)(own - caches) % group.count];
+    // No thread of the node may have needed it yet. Two threads store the same.
+    if (__atomic_load_n(&cache->node, __ATOMIC_RELAXED) != node)
+        __atomic_store_n(&cache->node, (uint16_t)node, __ATOMIC_RELAXED);
+    return cache;
 }
 
 // ---- requests that the own lists cannot answer --------------------------------------------------
@@ -128,8 +136,10 @@ static bool cut(struct group group, uint32_t age, enum reason reason) {
     for (unsigned i = group.first; i < group.first + group.count; i++)
         for (unsigned list = 0; list < PM_CACHED_LISTS; list++) {
             int64_t pages = cut_list(&caches[i].list[list], age, &chain);
+            if (!pages)
+                continue; // a cache that was never used stays memory that was never written
             pm_cached_add_room(&caches[i], pages);
-            if (pages && reason != NEEDED)
+            if (reason != NEEDED)
                 atomic_store_explicit(&caches[i].want[list], 0, memory_order_relaxed);
         }
     atomic_fetch_add_explicit(&gone[reason], chain.count, memory_order_relaxed);
@@ -189,12 +199,14 @@ _Atomic bool pm_frees_watched;
 
 void pm_extent_caches_watch(void) {
     for (unsigned i = 0; i < cache_count; i++)
-        atomic_store_explicit(&caches[i].granules, 0, memory_order_relaxed);
+        if (atomic_load_explicit(&caches[i].granules, memory_order_relaxed))
+            atomic_store_explicit(&caches[i].granules, 0, memory_order_relaxed);
 }
 
 void pm_extent_caches_look_soon(void) {
     for (unsigned i = 0; i < cache_count; i++)
-        pm_extent_cache_look_soon(&caches[i]);
+        if (atomic_load_explicit(&caches[i].look_at, memory_order_relaxed))
+            pm_extent_cache_look_soon(&caches[i]);
 }
 
 // ---- need ---------------------------------------------------------------------------------------
@@ -259,11 +271,11 @@ bool pm_extent_cache_trim(void) { return cut(everything(), 0, TRIMMED); }
 
 static void forget_lists(void) {
     for (unsigned i = 0; i < cache_count; i++) {
+        int64_t limit = atomic_load_explicit(&caches[i].limit, memory_order_relaxed);
         for (unsigned list = 0; list < PM_CACHED_LISTS; list++)
             pm_list_seize(&caches[i].list[list]);
-        atomic_store_explicit(&caches[i].room,
-                              atomic_load_explicit(&caches[i].limit, memory_order_relaxed),
-                              memory_order_relaxed);
+        if (atomic_load_explicit(&caches[i].room, memory_order_relaxed) != limit)
+            atomic_store_explicit(&caches[i].room, limit, memory_order_relaxed);
     }
 }
 

@@ -77,6 +77,8 @@ extern _Atomic bool pm_frees_watched;
 // One for each arena, in zeroed memory of the caller's. Then says which arenas are of a node.
 void pm_extent_caches_init(void *zeroed, unsigned arenas);
 void pm_extent_caches_of_node(unsigned node, unsigned first, unsigned count);
+// A node is used from now on.
+void pm_extent_caches_begin(unsigned node);
 struct pm_extent_cache *pm_extent_cache_of(unsigned arena);
 // A cache of another node, for frees by threads that use `own`.
 struct pm_extent_cache *pm_extent_cache_on(const struct pm_extent_cache *own, unsigned node);

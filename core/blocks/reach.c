@@ -32,32 +32,33 @@ uint32_t pm_arena_threads(const struct pm_arena *arena) {
                                       memory_order_relaxed);
 }
 
-static unsigned distance(const struct pm_arena *own, const struct pm_arena *other) {
-    return (other->node == own->node ? 0 : 2) + (pm_arena_recovers(other) ? 0 : 1);
+static unsigned add_joined(struct pm_arena *own, unsigned n, struct pm_arena_numbers of) {
+    for (unsigned i = of.first; i < of.end; i++)
+        own->others[n++] = (uint16_t)i;
+    return n;
 }
 
 // Each arena begins with its neighbour, so that not all ask the same one first.
-static void set_order(struct pm_arena *own) {
+static unsigned add_near(struct pm_arena *own) {
+    struct pm_arena_numbers of = pm_arenas_of_node(own->node);
+    if (pm_arena_recovers(own))
+        return add_joined(own, 0, of);
     unsigned n = 0;
-    for (unsigned far = 0; far < 4; far++) {
-        if (far == 2)
-            own->near = (uint16_t)n;
-        for (unsigned i = 1; i < pm_arena_count; i++) {
-            unsigned other = (own->number + i) % pm_arena_count;
-            if (distance(own, &pm_arenas[other]) == far)
-                own->others[n++] = (uint16_t)other;
-        }
-    }
+    own->others[n++] = (uint16_t)(pm_kinds_first_arena - pm_nodes.count + own->node);
+    n = add_joined(own, n, (struct pm_arena_numbers){own->number + 1u, of.end});
+    return add_joined(own, n, (struct pm_arena_numbers){of.first, own->number});
 }
 
 size_t pm_reach_bytes(unsigned arenas) { return (size_t)arenas * arenas * sizeof(uint16_t); }
 
-void pm_reach_init(void *lists) {
-    uint16_t *others = lists;
-    for (unsigned i = 0; i < pm_arena_count; i++) {
-        pm_arenas[i].others = others + (size_t)i * pm_arena_count;
-        set_order(&pm_arenas[i]);
-    }
+void pm_reach_set_order(struct pm_arena *own, void *memory) {
+    unsigned joined = pm_kinds_first_arena - pm_nodes.count, n;
+    own->others = (uint16_t *)memory + (size_t)own->number * pm_kinds_first_arena;
+    own->near = (uint16_t)(n = add_near(own));
+    for (unsigned turn = 1; turn < pm_nodes.count; turn++)
+        own->others[n++] = (uint16_t)(joined + pm_node_near(own->node, turn));
+    for (unsigned turn = 1; turn < pm_nodes.count; turn++)
+        n = add_joined(own, n, pm_arenas_of_node(pm_node_near(own->node, turn)));
 }
 
 // The arena of the node that `own` asks at its turn, from 0; NULL after the last.

@@ -32,10 +32,10 @@
 #include "bin.h"
 #include "kinds.h"
 
-// Fills in `others` of malloc's arenas, which have their numbers and nodes. `lists` is memory for
-// these lists, pm_reach_bytes() long.
+// Fills in `others` of one of malloc's arenas, which has its number and node. `memory` is for these
+// lists, of all arenas, pm_reach_bytes() long.
 size_t pm_reach_bytes(unsigned arenas);
-void pm_reach_init(void *lists);
+void pm_reach_set_order(struct pm_arena *own, void *memory);
 // The node's arena of a kind that nobody joins; the first that others ask.
 struct pm_arena *pm_arena_of_recovered(enum pm_kind kind, unsigned node);
 bool pm_arena_recovers(const struct pm_arena *arena);

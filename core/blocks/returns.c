@@ -223,7 +223,8 @@ void pm_remote_orphans(void) {
         return;
     for (unsigned i = 0; i < pm_arena_count; i++)
         for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-            atomic_store_explicit(&pm_arenas[i].bin[cls].remote, 0, memory_order_relaxed);
+            if (pm_remote_any(&pm_arenas[i].bin[cls]))
+                atomic_store_explicit(&pm_arenas[i].bin[cls].remote, 0, memory_order_relaxed);
     for (unsigned i = 0; i < pm_heap.shards; i++) {
         const struct pm_shard *s = &pm_heap.shard[i];
         uint64_t end = (s->offset + s->frontier) >> PM_SLAB_SHIFT;

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "stats.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -145,6 +146,18 @@ static void say_arena(const struct pm_arena *arena) {
                  pm_arena_threads(arena), (ulong_t)slabs, (ulong_t)fills, (ulong_t)returns);
 }
 
+static void say_nodes(const struct pm_stats *s) {
+    char groups[32] = "";
+    if (pm_nodes.machine > pm_nodes.count)
+        snprintf(groups, sizeof groups, " in %u groups", pm_nodes.count);
+    pm_event(PM_EV_STATS,
+             "stats: %u nodes%s: %lu times a thread moved to another one; %lu blocks were freed "
+             "from another one, %lu large blocks came from another one; caches hold %lu blocks of "
+             "another one",
+             *groups ? pm_nodes.machine : pm_nodes.count, groups, (ulong_t)s->moves,
+             (ulong_t)s->remote_frees, (ulong_t)s->large_far, (ulong_t)s->misplaced);
+}
+
 static void say_steps(const struct pm_stats *s) {
     pm_event(
         PM_EV_STATS,
@@ -156,13 +169,7 @@ static void say_steps(const struct pm_stats *s) {
         (ulong_t)s->steps[PM_STEP_GROW], (ulong_t)s->steps[PM_STEP_LEND],
         (ulong_t)s->steps[PM_STEP_FAR], (ulong_t)s->steps[PM_STEP_NONE]);
     if (pm_nodes.count > 1)
-        pm_event(
-            PM_EV_STATS,
-            "stats: %u nodes: %lu times a thread moved to another one; %lu blocks were freed from "
-            "another one, %lu large blocks came from another one; caches hold %lu blocks of "
-            "another one",
-            pm_nodes.count, (ulong_t)s->moves, (ulong_t)s->remote_frees, (ulong_t)s->large_far,
-            (ulong_t)s->misplaced);
+        say_nodes(s);
     pm_event(
         PM_EV_STATS,
         "stats: kept memory was taken back %lu times, with %lu blocks of other threads' caches; "

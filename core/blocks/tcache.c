@@ -12,7 +12,6 @@
 
 struct pm_tcache pm_no_tcache = {.extents = &pm_no_extent_cache};
 __thread struct pm_tcache *pm_tcache __attribute__((tls_model("initial-exec"))) = &pm_no_tcache;
-struct pm_lock pm_tcache_lock = PM_LOCK(PM_RANK_THREADS);
 
 #define FIRST_FILL 8
 

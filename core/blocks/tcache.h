@@ -250,8 +250,6 @@ void pm_tcache_orphans(struct pm_tcache *mine);
 extern bool pm_tcache_lost; // pm_tcache_orphans() has dropped blocks
 // From here on every free takes the slow path (process/entry.h).
 void pm_tcaches_watch(void);
-// Covers the lists of live and spare caches.
-extern struct pm_lock pm_tcache_lock;
 extern struct pm_tcache *pm_tcache_first; // of the live ones
 
 // Does what another thread has asked of the owner, who calls this at the start of a slow request.

@@ -107,9 +107,10 @@ void pm_commit_lock_take(void) {
         syscall(SYS_nanosleep, &pause, NULL);
 }
 
+// No arena is made meanwhile: that needs pm_tcache_lock.
 static void lock_bins(void (*step)(struct pm_lock *)) {
     for (unsigned a = 0; a < pm_arena_count; a++)
-        for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+        for (unsigned cls = 1; pm_arena_is_made(&pm_arenas[a]) && cls <= PM_CLASSES; cls++)
             step(&pm_arenas[a].bin[cls].lock);
 }
 

@@ -32,7 +32,8 @@ def figures(done):
     """What malloc_stats() says of nodes, and the blocks that the run has found."""
     assert done.returncode == 0, said(done)
     line = re.search(
-        r"(\d+) nodes: (\d+) times .*; (\d+) blocks .* (\d+) large .*; caches hold (\d+)",
+        r"(\d+) nodes(?: in \d+ groups)?: (\d+) times .*; (\d+) blocks .* (\d+) large .*; "
+        r"caches hold (\d+)",
         done.stderr,
     )
     assert line, said(done)
@@ -175,3 +176,82 @@ def test_forks(forks, heap, how):
     else:
         succeeds(run([program, "isolation", 20], **settings))
     assert succeeds(run([program, "check", 2], **settings)).endswith("blocks of 2\n")
+
+
+def topology(folder, nodes, distance, memory_only=0):
+    """A folder as /sys/devices/system/node/, of nodes with two cores each and others with none."""
+    online = nodes + memory_only
+    folder.mkdir()
+    (folder / "has_cpu").write_text(f"0-{nodes - 1}\n")
+    (folder / "online").write_text(f"0-{online - 1}\n")
+    for node in range(online):
+        files = folder / f"node{node}"
+        files.mkdir()
+        files.joinpath("cpulist").write_text(f"{2 * node},{2 * node + 1}\n" * (node < nodes))
+        row = " ".join(str(distance(node, other)) for other in range(online))
+        files.joinpath("distance").write_text(row + "\n")
+    return f"{folder}/"
+
+
+def clusters(a, b):
+    """Sixteen sockets with four clusters each, numbered across the sockets."""
+    return 10 if a == b else 12 if a % 16 == b % 16 else 21
+
+
+def boards(a, b):
+    """64 sockets on sixteen boards, numbered across both."""
+    return 10 if a == b else 12 if a % 64 == b % 64 else 17 if a % 16 == b % 16 else 32
+
+
+@pytest.mark.parametrize("nodes, distance", ((64, clusters), (256, boards)))
+def test_more_nodes_than_data_files(roam, heap, tmp_path, nodes, distance):
+    """Those that are near each other share a data file: 33 threads are on nodes 0 to 32 here, so
+    every socket or board has some. By their numbers alone they would need nine files, or three."""
+    where = {"HEAP": heap, "ROOTS": "shared"}
+    folder = topology(tmp_path / "node", nodes, distance, memory_only=8)
+    done = run([roam, 33, 300, 1], **where, TOPOLOGY=folder)
+    got = figures(done)
+    assert f"{nodes} nodes in 16 groups: " in done.stderr, said(done)
+    assert got["misplaced"] == got["far"] == got["large_far"] == 0 and got["remote"] > 100
+    assert data_files(heap) == 16
+    assert figures(run([roam, 8, 300, 2], **where, TOPOLOGY="2x2/9"))["found"] == 256
+    assert "found 256" in succeeds_with_stats(run([roam, 4, 300, 3], **where))
+    got = figures(run([roam, 33, 300, 4], **where, TOPOLOGY=f"{nodes}x2/5"))
+    assert got["found"] == 256 and got["misplaced"] == 0 and got["moves"] > 20
+    assert data_files(heap) == 16 and recover(heap, "--check").returncode == 0
+
+
+def test_a_heap_of_two_nodes_gets_the_files_of_many(roam, heap):
+    where = {"HEAP": heap, "ROOTS": "shared"}
+    figures(run([roam, 4, 3000, 1], **where, TOPOLOGY="2x2"))
+    got = figures(run([roam, 33, 300, 2], **where, TOPOLOGY="33x1"))
+    assert got["found"] == 256 and got["misplaced"] == 0 and data_files(heap) == 16
+
+
+def own_memory(topology):
+    """Bytes of memory, shared with no file, of a program with one thread."""
+    done = run(["grep", "RssAnon", "/proc/self/status"], BACKING="volatile", TOPOLOGY=topology)
+    return int(succeeds(done).split()[1]) << 10
+
+
+def test_a_node_that_is_not_used_takes_no_memory():
+    """The node of the thread has 16 cores, beside one more node or 240 cores of others. Tables of
+    theirs would take more than 600 KiB."""
+    few, many = own_memory("2x16"), own_memory("256x1")
+    assert many - few < 128 << 10, (few, many)
+
+
+def moved_by_call(heap, **settings):
+    done = run([compiled("migrate.c")], HEAP=heap, **settings)
+    lines = re.findall(r"before (-?\d+) moved (-?\d) after (-?\d+)", succeeds(done))
+    assert len(lines) == 2, said(done)
+    return [tuple(map(int, line)) for line in lines]
+
+
+def test_a_thread_that_only_hits_its_cache(heap):
+    """It never learns that it has moved, but by the call."""
+    for before, moved, after in moved_by_call(heap, TOPOLOGY="2x1/1000"):
+        assert moved == 1 and before >= 0 and after >= 0 and before != after
+    for before, moved, after in moved_by_call(heap, TOPOLOGY="2x1"):
+        assert moved == 0 and before == after >= 0
+    assert moved_by_call(heap) == [(0, 0, 0)] * 2

@@ -3,7 +3,9 @@
 
 // NUMA nodes: what PMALLOC_TOPOLOGY and PMALLOC_NUMA say, and where threads are.
 #include <pthread.h>
+#include <string.h>
 
+#include "base/node_groups.h"
 #include "base/nodes.h"
 #include "base/options.h"
 #include "check.h"
@@ -43,15 +45,68 @@ static void test_injected(void) {
 }
 
 static void test_bad(void) {
-    static const char *const bad[] = {"2",      "2x",    "x2",   "0x2",   "2x0",
-                                      "17x2",   "2x257", "2x4/", "2x4/0", "2x4x",
-                                      "2x4/3k", "a",     "-2x4", "2x-4",  " 2x4 "};
+    static const char *const bad[] = {"2",     "2x",     "x2",   "0x2",   "2x0",  "1025x2",
+                                      "2x257", "1024x5", "2x4/", "2x4/0", "2x4x", "2x4/3k",
+                                      "a",     "-2x4",   "2x-4", " 2x4 "};
     for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
         CHECK_EQ(find(bad[i], "local"), PM_USAGE);
         CHECK_HAS(err.text, bad[i]);
         CHECK_HAS(err.text, "PMALLOC_TOPOLOGY=");
         CHECK_HAS(err.text, "NODESxCORES");
     }
+}
+
+// Nodes that are near each other are one, where there are more than data files; the order of the
+// groups is that of their first members.
+static void test_groups(void) {
+    static uint8_t row[256 * 256];
+    uint8_t group[PM_KERNEL_NODES], near[16 * 16];
+    for (unsigned a = 0; a < 64; a++) // sixteen sockets of four, the last two of them farther
+        for (unsigned b = 0; b < 64; b++)
+            row[a * 64 + b] = (uint8_t)(a == b                       ? 10
+                                        : a % 16 == b % 16           ? 12
+                                        : a % 16 / 14 == b % 16 / 14 ? 21
+                                                                     : 40);
+    struct pm_node_distances d = {64, row};
+    CHECK_EQ(pm_node_groups(d, 16, group), 16);
+    for (unsigned i = 0; i < 64; i++)
+        CHECK_EQ(group[i], i % 16);
+    pm_node_order(d, group, 16, near, 16);
+    CHECK(near[15 * 16] == 15 && near[15 * 16 + 1] == 14 && near[15 * 16 + 2] == 0);
+    CHECK(near[3 * 16] == 3 && near[3 * 16 + 1] == 4 && near[3 * 16 + 15] == 15);
+    CHECK_EQ(pm_node_groups((struct pm_node_distances){256, NULL}, 16, group), 16);
+    for (unsigned i = 0; i < 256; i++)
+        CHECK_EQ(group[i], i / 16);
+    CHECK_EQ(pm_node_groups((struct pm_node_distances){1024, NULL}, 16, group), 16);
+    CHECK_EQ(group[1023], 15);
+    memset(row, 20, sizeof row); // 24 pairs: more than groups, so neighbours go together
+    for (unsigned a = 0; a < 48; a++)
+        row[a * 48 + (a ^ 1)] = 11;
+    CHECK_EQ(pm_node_groups((struct pm_node_distances){48, row}, 16, group), 16);
+    unsigned members[16] = {0};
+    for (unsigned i = 0; i < 48; i++) {
+        CHECK_EQ(group[i], group[i ^ 1]);
+        members[group[i]]++;
+    }
+    for (unsigned i = 0; i < 16; i++)
+        CHECK(members[i] == 2 || members[i] == 4);
+    CHECK_EQ(pm_node_groups((struct pm_node_distances){16, row}, 16, group), 16);
+    CHECK(group[0] == 0 && group[15] == 15);
+}
+
+// More than there can be data files.
+static void test_many(void) {
+    CHECK_EQ(find("64x2", "local"), PM_OK);
+    CHECK(pm_nodes.count == 16 && pm_nodes.machine == 64 && pm_nodes.cores_of[15] == 8);
+    pm_node_move(63);
+    CHECK(pm_node_look() == 15 && pm_node_has(15, 63) && pm_node_has(15, 60));
+    CHECK(!pm_node_has(15, 59) && !pm_node_has(0, 64));
+    CHECK_EQ(find("1024x4", "local"), PM_OK);
+    CHECK(pm_nodes.count == 16 && pm_nodes.machine == 1024 && pm_nodes.cores_of[0] == 64 * 4);
+    CHECK_EQ(find("2x1", "local"), PM_OK);
+    CHECK(pm_node_has(1, 1) && !pm_node_has(1, 2) && !pm_node_has(15, 63));
+    CHECK_EQ(find("/dev/null/", "local"), PM_USAGE);
+    CHECK_HAS(err.text, "has_cpu");
 }
 
 static void *where(void *arg) {
@@ -91,6 +146,8 @@ int main(void) {
     RUN(off);
     RUN(injected);
     RUN(bad);
+    RUN(groups);
+    RUN(many);
     RUN(dealt);
     RUN(moves);
     return CHECK_DONE();

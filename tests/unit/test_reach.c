@@ -18,6 +18,8 @@ static void start_at(const char *limit) {
     pm_options.morph.number = PERCENT;
     MUST(!limit || pm_option_set("PMALLOC_LIMIT", limit, &err) == PM_OK);
     fixture_new_heap();
+    for (unsigned node = 0; node < pm_nodes.count; node++)
+        pm_arena_first(node);
 }
 
 static void *got[64 * PM_SLAB_BLOCKS_MAX];
@@ -62,6 +64,11 @@ static void test_order(void) {
     two_nodes();
     MUST(pm_slab_init() && pm_arenas_init(99));
     CHECK_EQ(pm_arena_count, 8);
+    CHECK(!pm_arena_is_made(&pm_arenas[0]) && !pm_arena_is_made(&pm_arenas[7]));
+    pm_arena_first(0);
+    CHECK(pm_arena_is_made(&pm_arenas[0]) && pm_arena_is_made(&pm_arenas[6]));
+    CHECK(!pm_arena_is_made(&pm_arenas[3]) && !pm_arena_is_made(&pm_arenas[7]));
+    pm_arena_first(1);
     const uint16_t first[] = {6, 1, 2, 7, 3, 4, 5}, fifth[] = {7, 5, 3, 6, 0, 1, 2};
     CHECK(memcmp(pm_arenas[0].others, first, sizeof first) == 0);
     CHECK(memcmp(pm_arenas[4].others, fifth, sizeof fifth) == 0);

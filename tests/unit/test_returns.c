@@ -20,6 +20,8 @@ static void start_at(const char *limit) {
     MUST(!limit || pm_option_set("PMALLOC_LIMIT", limit, &err) == PM_OK);
     pm_nodes = (struct pm_nodes){.count = 2, .cores_of = {2, 2}, .injected = true};
     fixture_new_heap();
+    pm_arena_first(0);
+    pm_arena_first(1);
 }
 
 static unsigned fill(unsigned arena, unsigned cls, unsigned want) {

@@ -30,12 +30,14 @@ static void look_at_pages(const struct pm_shard *s, struct node_shard *out) {
             int node = node_of(pm_heap_at(page));
             out->pages++;
             out->unknown += node < 0;
-            out->misplaced += node >= 0 && pm_nodes.count > 1 && node != pm_nodes.id[s->node];
+            out->misplaced +=
+                node >= 0 && pm_nodes.count > 1 && !pm_node_has(s->node, (unsigned)node);
         }
 }
 
 void nodes_take(struct node_shards *out) {
-    *out = (struct node_shards){.count = pm_heap.shards, .nodes = pm_nodes.count};
+    *out = (struct node_shards){
+        .count = pm_heap.shards, .nodes = pm_nodes.count, .machine = pm_nodes.machine};
     for (unsigned i = 0; i < out->count; i++) {
         const struct pm_shard *s = &pm_heap.shard[i];
         out->shard[i] = (struct node_shard){.file = s->data.name,
@@ -50,7 +52,10 @@ typedef unsigned long ulong_t; // what %lu takes
 
 void nodes_text(const struct node_shards *n, const char *heap) {
     printf("heap    %s\n", heap);
-    printf("nodes   this machine has %u\n", n->nodes);
+    printf("nodes   this machine has %u", n->machine);
+    if (n->machine > n->nodes)
+        printf(", in %u groups that share a data file", n->nodes);
+    putchar('\n');
     printf("%6s %9s %-8s %16s %16s %16s\n", "node", "recorded", "file", "length", "written",
            "on other nodes");
     for (unsigned i = 0; i < n->count; i++) {
@@ -70,6 +75,7 @@ void nodes_json(const struct node_shards *n, const char *heap) {
     json_open(&j, NULL, '{');
     json_text(&j, "heap", heap);
     json_number(&j, "nodes", n->nodes);
+    json_number(&j, "machine_nodes", n->machine);
     json_open(&j, "shards", '[');
     for (unsigned i = 0; i < n->count; i++) {
         const struct node_shard *s = &n->shard[i];

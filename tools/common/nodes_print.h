@@ -20,6 +20,7 @@ struct node_shard {
 
 struct node_shards {
     unsigned count, nodes;
+    unsigned machine; // nodes of the kernel's; if they are more, several are one of `nodes`
     struct node_shard shard[PM_SHARDS];
 };
 

@@ -13,10 +13,17 @@ static bool has_shard(unsigned node) {
     return false;
 }
 
+static unsigned nearest_with_shard(unsigned node) {
+    for (unsigned turn = 1; turn < pm_nodes.count; turn++)
+        if (has_shard(pm_node_near(node, turn)))
+            return pm_node_near(node, turn);
+    return pm_heap.shard[0].node;
+}
+
 static unsigned find_home(unsigned node) {
     struct pm_shard *first = &pm_heap.shard[0];
     pm_lock(&first->lock);
-    unsigned found = has_shard(node) || pm_shard_make(node) ? node : first->node;
+    unsigned found = has_shard(node) || pm_shard_make(node) ? node : nearest_with_shard(node);
     pm_unlock(&first->lock);
     home[node] = (uint8_t)(found + 1);
     return found;

@@ -10,8 +10,8 @@
 #include "base/nodes.h"
 #include "media/heap.h"
 
-// Returns the node whose memory threads of `node` use: the same, unless it can have no shard. Makes
-// the shard at the first call. No extent lock is held.
+// Returns the node whose memory threads of `node` use: the same, or the nearest one that has a
+// shard where it can have none. Makes the shard at the first call. No extent lock is held.
 unsigned pm_node_home(unsigned node);
 
 // Returns the home of the calling thread.
