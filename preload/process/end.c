@@ -238,9 +238,6 @@ static const char *end_alone(void) {
 #define LOOK_US 100000    // at the gate: in a child of vfork() nobody would wake us
 #define LOOK_AFTER_MS 100 // then look whether a debugger has stopped a thread: it may hold a lock
 
-// A thread that holds a lock of ours waits for this end, so its lock is not waited for.
-static _Atomic bool lock_waits;
-
 static struct {
     uint64_t look, until;
     unsigned held;
@@ -249,7 +246,7 @@ static struct {
 
 static bool is_late(void) {
     uint64_t now = pm_os_now_ms();
-    if (now >= locks.until || atomic_load_explicit(&lock_waits, memory_order_acquire))
+    if (now >= locks.until || atomic_load_explicit(&pm_end_lock_waits, memory_order_acquire))
         return true;
     if (now < locks.look)
         return false;
@@ -330,8 +327,8 @@ static const char *part_from_others(bool tables_whole, bool last, enum pm_thread
 static const char *end_stopped(void) {
     const char *why = NULL;
     enum pm_threads threads = PM_THREADS_DEAF;
-    if (!pm_heap_has_roots())
-        return NULL; // the next opening empties the heap
+    if (!pm_heap_on_media() || !pm_heap_has_roots())
+        return NULL; // the heap is a forked child's, or the next opening empties it
     for (unsigned tries = 0; tries < DEAF_TRIES && threads == PM_THREADS_DEAF; tries++) {
         between = true;
         if (pm_heap_is_journaled() && !pm_nested())
@@ -358,9 +355,9 @@ static void open_gate(enum pm_phase how) {
 }
 
 // The threads are held. They go on when it is done, and in mid-program once they have no heap any
-// more: `then` has given it up.
+// more: `then` has given it up. While they still ran, a fork may have handed the heap to its child.
 static const char *end_held(void then(void)) {
-    const char *why = end_quietly(OTHERS_HELD);
+    const char *why = pm_heap_on_media() ? end_quietly(OTHERS_HELD) : NULL;
     if (!why && then) {
         pm_marks_renew(0, pm_range);
         then();
@@ -377,7 +374,8 @@ static const char *end_among_others(void) {
     if (hold == PM_END_HELD)
         return end_held(NULL);
     const char *why = end_stopped();
-    if (hold == PM_END_NOT_STILL && !why && pm_heap_has_roots() && !pm_sandbox_is_mute())
+    bool dirty = hold == PM_END_NOT_STILL && pm_heap_is_held() && pm_heap_has_roots();
+    if (dirty && !why && !pm_sandbox_is_mute())
         pm_event(PM_EV_END_NOT_HELD,
                  "the heap %s keeps what it has, but is left as after a kill: a thread does not "
                  "come to rest; the next start recovers it",
@@ -437,7 +435,7 @@ static void wait_for_end(uint32_t seen) {
 static bool pass(void) {
     uint32_t seen;
     if (pm_nested())
-        atomic_store_explicit(&lock_waits, true, memory_order_release);
+        atomic_store_explicit(&pm_end_lock_waits, true, memory_order_release);
     while ((seen = pm_phase()) == PM_ENDING) {
         if (atomic_load_explicit(&ending, memory_order_relaxed) == &pm_tcache)
             return false;
@@ -479,7 +477,7 @@ struct mid_program {
 static bool begin_to_end(const struct mid_program *mid) {
     if (mid && pm_end_hold(&between) != PM_END_HELD)
         return false;
-    bool exact = !mid || are_exact(return_caches(OTHERS_HELD), OTHERS_HELD);
+    bool exact = !mid || (pm_heap_on_media() && are_exact(return_caches(OTHERS_HELD), OTHERS_HELD));
     bool first = exact && come_first(PM_ENDING);
     if (mid && !first)
         pm_end_release();

@@ -27,6 +27,8 @@
 #define PATIENCE_MS 5000 // for a commit or a fork of another thread's, and with slow paths
 #define LOOK_MS 100
 
+_Atomic bool pm_end_lock_waits;
+
 static void rest(void) {
     const struct timespec pause = {0, 500000};
     nanosleep(&pause, NULL);
@@ -103,7 +105,8 @@ enum pm_end_hold pm_end_hold(bool *between) {
             *between = pm_gate_is_between();
             return PM_END_HELD;
         }
-        if (inside ? pm_os_now_ms() > until : is_hopeless(tries))
+        bool waits = atomic_load_explicit(&pm_end_lock_waits, memory_order_acquire);
+        if (inside ? waits || pm_os_now_ms() > until : is_hopeless(tries))
             break;
         rest();
     }

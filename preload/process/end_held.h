@@ -18,6 +18,9 @@
 
 #include <stdbool.h>
 
+// A thread that holds a lock of ours waits for this end, so its lock is not waited for.
+extern _Atomic bool pm_end_lock_waits;
+
 enum pm_end_hold {
     PM_END_HELD,
     PM_END_NOT_STILL, // a thread does not come to rest
