@@ -17,6 +17,7 @@
 #include "threads/commit_gate.h"
 #include "threads/hold.h"
 #include "threads/sections.h"
+#include "threads/tasks.h"
 #include "threads/threads.h"
 
 // The first tries are short: after them it is known whether waiting helps.
@@ -94,8 +95,14 @@ static bool is_hopeless(unsigned tries) {
            (ears == PM_THREADS_NOT_SURE && tries >= FIRST_TRIES);
 }
 
+static void nothing(pid_t id, void *arg) { (void)id, (void)arg; }
+
+// Not where /proc is of another PID namespace, or missing: there may be no other thread at all.
+static bool are_seen(void) { return pm_tasks_each_other(nothing, NULL); }
+
 enum pm_end_hold pm_end_hold(bool *between) {
-    if (pm_nested() || pm_background_runs() || pm_sandbox_forbids_hold() || !pm_hold_prepare())
+    if (pm_nested() || pm_background_runs() || pm_sandbox_forbids_hold() || !pm_hold_prepare() ||
+        !are_seen())
         return PM_END_NOT_HERE;
     pm_sections_begin();
     uint64_t until = pm_os_now_ms() + PATIENCE_MS;

@@ -24,7 +24,7 @@ extern _Atomic bool pm_end_lock_waits;
 enum pm_end_hold {
     PM_END_HELD,
     PM_END_NOT_STILL, // a thread does not come to rest
-    PM_END_NOT_HERE,  // here threads are never held: a filter forbids it, or there is no memory
+    PM_END_NOT_HERE,  // here none is held: a filter forbids it, /proc is not seen, or no memory
 };
 
 // The caller holds no lock, and PMAlloc's own thread has ended. `between` becomes whether the

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "base/signal_stack.h"
 #include "heap_fixture.h"
 #include "preload/pmalloc.h"
 #include "process/before_main.h"
@@ -125,6 +126,21 @@ static void *letter_go(void *unused) {
     return unused;
 }
 
+#if ASAN
+void __asan_unpoison_memory_region(const volatile void *at, size_t len);
+
+// In a forked child: the thread that had this stack is the parent's, and its frames stay marked.
+static void forget_frames(void) {
+    pm_signal_stack_give();
+    char *from = (char *)pm_signal_stack_own;
+    if (from)
+        __asan_unpoison_memory_region(
+            from, (size_t)((char *)pm_signal_stack_kept(pm_signal_stack_own) - from));
+}
+#else
+static void forget_frames(void) {}
+#endif
+
 // The end has begun and waits for a lock; so does a fork. Either may get it first.
 static void fork_amid_the_end(void) {
     pthread_t thread[3];
@@ -140,6 +156,7 @@ static void fork_amid_the_end(void) {
     pid_t pid = fork();
     if (pid == 0) {
         alarm(20); // rather than wait for the end of a thread that is the parent's
+        forget_frames();
         bool own = pm_heap_on_media();
         CHECK(pm_phase() != PM_ENDING);
         CHECK(pm_process_end());
