@@ -14,6 +14,7 @@
 
 #include "base/bare_thread.h"
 #include "base/here.h"
+#include "base/lock.h"
 #include "base/os.h"
 #include "tasks.h"
 
@@ -395,4 +396,14 @@ void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg
         each(record[id].thread_pointer - VARIABLE_BYTES, 2 * VARIABLE_BYTES, arg);
     for (; call; call = call->outer)
         each_of_call(&memory, call);
+}
+
+void pm_calls_wait_us(_Atomic uint32_t *word, uint32_t seen, uint64_t us) {
+    struct pm_call call = {.by_futex = true};
+    bool recorded = pm_calls_recorded;
+    if (recorded)
+        pm_call_enter(&call);
+    pm_futex_wait_us(word, seen, us);
+    if (recorded)
+        pm_call_leave(&call);
 }

@@ -176,6 +176,10 @@ static inline void pm_call_leave(struct pm_call *call) {
         pm_calls_rest_in(own, call);
 }
 
+// A futex wait of our own, in a call on record if calls are: to hold this thread takes no signal
+// then, and it is at rest.
+void pm_calls_wait_us(_Atomic uint32_t *word, uint32_t seen, uint64_t us);
+
 // Whether this thread is in a call that is on record.
 static inline bool pm_calls_in_one(void) {
     struct pm_call_record *own = pm_calls_own;

@@ -74,20 +74,19 @@ void pm_node_cores(unsigned id, struct pm_core_set *out) {
 }
 
 // The file has a number for each node that is online, by rising number.
-bool pm_node_distance(unsigned id, const struct pm_node_list *list, uint8_t *row) {
+bool pm_node_distance(unsigned id, const struct pm_node_list *online,
+                      const struct pm_node_list *list, uint8_t *row) {
     char text[TEXT], *at = text;
-    struct pm_node_list online;
     unsigned found = 0;
-    pm_node_list("online", &online);
     if (!read_of_node(id, "distance", text))
         return false;
-    for (unsigned i = 0; i < online.count && found < list->count; i++) {
+    for (unsigned i = 0; i < online->count && found < list->count; i++) {
         char *end;
         unsigned long apart = strtoul(at, &end, 10);
         if (end == at)
             return false;
         at = end;
-        if (online.id[i] == list->id[found])
+        if (online->id[i] == list->id[found])
             row[found++] = (uint8_t)(apart < 255 ? apart : 255);
     }
     return found == list->count;

@@ -32,7 +32,9 @@ bool pm_node_text(const char *path, char *text, size_t size);
 void pm_node_list(const char *name, struct pm_node_list *out);
 // Sets the bits of a node's cores.
 void pm_node_cores(unsigned id, struct pm_core_set *out);
-// Writes to row[i] how far list->id[i] is from node `id`. False: the kernel does not tell.
-bool pm_node_distance(unsigned id, const struct pm_node_list *list, uint8_t *row);
+// Writes to row[i] how far list->id[i] is from node `id`. `online` is the list of that name. False:
+// the kernel does not tell.
+bool pm_node_distance(unsigned id, const struct pm_node_list *online,
+                      const struct pm_node_list *list, uint8_t *row);
 
 #endif

@@ -45,9 +45,9 @@ static void join_nearest(struct joined *j, struct pm_node_distances d, unsigned 
     for (size_t i = 0; d.row && i < (size_t)d.count * d.count; i++)
         seen[d.row[i]] = true;
     for (unsigned apart = 0; apart < 256 && j->parts > most; apart++) {
-        struct joined before = *j;
         if (!seen[apart])
             continue;
+        struct joined before = *j;
         join_all(j, d, apart);
         if (j->parts < most) {
             *j = before;

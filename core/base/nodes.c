@@ -60,8 +60,10 @@ static struct pm_node_distances distances(void) {
     if (row == MAP_FAILED)
         return d;
     d.row = row;
+    struct pm_node_list online;
+    pm_node_list("online", &online);
     for (unsigned i = 0; i < count && d.row; i++)
-        if (!pm_node_distance(tables->with_cores.id[i], &tables->with_cores,
+        if (!pm_node_distance(tables->with_cores.id[i], &online, &tables->with_cores,
                               row + (size_t)i * count))
             d.row = NULL;
     if (!d.row)
@@ -135,10 +137,12 @@ void pm_node_stay(unsigned node) {
 // has some.
 static int node_at(unsigned id) {
     uint8_t row[PM_KERNEL_NODES];
+    struct pm_node_list online;
     unsigned best = 0;
     if (tables->node_of_id[id])
         return tables->node_of_id[id] - 1;
-    if (!pm_node_distance(id, &tables->with_cores, row))
+    pm_node_list("online", &online);
+    if (!pm_node_distance(id, &online, &tables->with_cores, row))
         return 0;
     for (unsigned i = 1; i < tables->with_cores.count; i++)
         if (row[i] < row[best])

@@ -300,14 +300,8 @@ static int make(enum instant instant) {
 
 // Waits for a commit to end, a little, in a call where this thread may be held.
 static void await_end(uint32_t seen) {
-    struct pm_call call = {.by_futex = true};
-    bool recorded = pm_calls_recorded;
     atomic_fetch_add(&awaiting, 1);
-    if (recorded)
-        pm_call_enter(&call);
-    pm_futex_wait_us(&ends, seen, 1000);
-    if (recorded)
-        pm_call_leave(&call);
+    pm_calls_wait_us(&ends, seen, 1000);
     atomic_fetch_sub(&awaiting, 1);
 }
 

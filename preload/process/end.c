@@ -182,13 +182,14 @@ static void close_cleanly(void) {
 // False: a stack is seized. A request of that thread was interrupted by a handler, or by the end of
 // the thread.
 static bool return_caches(enum others others) {
-    if (others == OTHERS_HELD)
+    if (others == OTHERS_HELD) {
         pm_free_deferred_of_all();
-    else if (pm_tcache != &pm_no_tcache)
-        pm_free_deferred();
-    if (others == OTHERS_HELD)
         return pm_tcaches_return();
-    return pm_tcache == &pm_no_tcache || pm_tcache_return(pm_tcache);
+    }
+    if (pm_tcache == &pm_no_tcache)
+        return true;
+    pm_free_deferred();
+    return pm_tcache_return(pm_tcache);
 }
 
 // Bitmaps would count a block in a cache as in use. A thread that has ended without telling us may
@@ -421,17 +422,6 @@ static const char *end_heap(void) {
     return alone ? end_alone() : end_among_others();
 }
 
-// In a call that is on record: to hold this thread takes no signal, and it is at rest.
-static void wait_for_end(uint32_t seen) {
-    struct pm_call call = {.by_futex = true};
-    bool recorded = pm_calls_recorded;
-    if (recorded)
-        pm_call_enter(&call);
-    pm_futex_wait_us(&pm_phase_word, seen, LOOK_US);
-    if (recorded)
-        pm_call_leave(&call);
-}
-
 static bool pass(void) {
     uint32_t seen;
     if (pm_nested())
@@ -442,7 +432,7 @@ static bool pass(void) {
         if (pm_heap.super->state.owner_pid != (uint64_t)getpid())
             return true;
         atomic_store(&gate_awaited, true);
-        wait_for_end(seen);
+        pm_calls_wait_us(&pm_phase_word, seen, LOOK_US);
     }
     return seen == PM_ENDED;
 }

@@ -48,19 +48,9 @@ static bool take_commit_lock(void) {
     return true;
 }
 
-static bool any_locked;
-
-static void look_at_lock(struct pm_lock *lock) {
-    any_locked |= atomic_load_explicit(&lock->word, memory_order_acquire) != 0;
-}
-
 // Nobody can take a lock that is free now. Those that a hold takes are this thread's own, and what
 // it does next takes locks as ever.
-static bool is_quiet(void) {
-    any_locked = false;
-    pm_process_each_lock(look_at_lock);
-    return !any_locked && !pm_hold_met_inside();
-}
+static bool is_quiet(void) { return !pm_process_any_locked() && !pm_hold_met_inside(); }
 
 // It waits for threads without a processor, too. Once it has done so in vain any instant will do.
 static bool hold(bool by_gate, uint64_t timeout_ms) {

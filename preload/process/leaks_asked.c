@@ -23,19 +23,6 @@ _Static_assert(PM_LEAKS_SITE_ROOM == PM_STACKS && PM_LEAK_FRAMES == PM_STACK_FRA
 
 // ---- the answer: all other threads stand still, anywhere in the program -------------------------
 
-static bool busy;
-
-static void look_at_lock(struct pm_lock *lock) {
-    busy |= atomic_load_explicit(&lock->word, memory_order_acquire) != 0;
-}
-
-// The tool has seen that no thread is in our code. One that holds a lock may be in libc's.
-static bool is_busy(void) {
-    busy = false;
-    pm_process_each_lock(look_at_lock);
-    return busy;
-}
-
 static struct pm_leaks_asked *asked;
 
 // The piece has no roots but the registers. The kernel may have joined it to other memory.
@@ -72,7 +59,8 @@ static enum pm_leaks_answer find(void) {
         return PM_LEAKS_NO_HEAP;
     if (phase > PM_ENDING)
         return PM_LEAKS_AT_END;
-    if (phase == PM_STARTING || phase == PM_ENDING || is_busy())
+    // The tool has seen that no thread is in our code. One that holds a lock may be in libc's.
+    if (phase == PM_STARTING || phase == PM_ENDING || pm_process_any_locked())
         return PM_LEAKS_BUSY;
     if (!pm_own_end((uintptr_t)__ehdr_start, &next))
         pm_own_note_library();

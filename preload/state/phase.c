@@ -129,3 +129,15 @@ void pm_process_each_lock(void (*step)(struct pm_lock *)) {
     step(&pm_marks_lock);
     step(&pm_adopt_lock);
 }
+
+static bool any_locked;
+
+static void look_at_lock(struct pm_lock *lock) {
+    any_locked |= atomic_load_explicit(&lock->word, memory_order_acquire) != 0;
+}
+
+bool pm_process_any_locked(void) {
+    any_locked = false;
+    pm_process_each_lock(look_at_lock);
+    return any_locked;
+}

@@ -92,6 +92,8 @@ void pm_phase_forked(void);
 
 // Calls `step` for every lock of the allocator, by rising rank.
 void pm_process_each_lock(void (*step)(struct pm_lock *));
+// Whether somebody has one of them. All other threads are held.
+bool pm_process_any_locked(void);
 // Held while a commit is made. Taken before all other locks of ours.
 extern struct pm_lock pm_commit_lock;
 // Waits for it outside of all locks, with signals as they are: whoever has it holds this thread.
