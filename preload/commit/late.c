@@ -59,21 +59,22 @@ void pm_late_start(void) {
 // ---- the moment ---------------------------------------------------------------------------------
 
 struct idle {
-    bool all; // each thread sleeps in a call that waits
-    bool
-        others; // and one of them waits for others: not for a thread of this process, or for a time
+    bool all;    // each thread sleeps in a call that waits
+    bool others; // and one of them waits for others: not for a thread of this process, or a time
 };
 
-// While threads are held. One that comes from its wait, or was woken there, has work to do.
+// While threads are held. One that comes from its wait, or was woken there, has work to do. It
+// sleeps then, too, until they are released, and says before that it rests: so its state is read
+// first.
 static void look_at(pid_t id, void *arg) {
     struct idle *idle = arg;
     bool gone;
     if (!idle->all)
         return;
+    bool sleeps = pm_task_state(id, &gone) == 'S';
     const struct pm_call_record *record = pm_calls_of(id);
     const struct pm_call *call = atomic_load(&record->call);
-    bool waits = pm_calls_waits(id) && !atomic_load(&record->resting);
-    if (waits && pm_task_state(id, &gone) == 'S')
+    if (sleeps && pm_calls_waits(id) && !atomic_load(&record->resting))
         idle->others |= !call->by_futex && !call->naps;
     else
         idle->all = pm_task_is_dead(id);
@@ -84,12 +85,18 @@ static bool is_idle(void) {
     return pm_tasks_each_other(look_at, &idle) && idle.all && idle.others;
 }
 
+// A thread that sleeps though the process has told itself something waits for what its set-up
+// needs. For ever: those are no news, but what it keeps in a pipe, such as tokens.
+static bool has_told_itself(void) {
+    return pm_os_now_ms() - begun < SAY_MS && pm_own_pipes_have_news();
+}
+
 // With the commit lock: no commit and no fork has its instant meanwhile.
 static int restore(bool if_idle) {
     static struct pm_error err;
     if (!pm_hold_all(PATIENCE_MS))
         return EAGAIN;
-    bool now = !if_idle || is_idle();
+    bool now = !if_idle || (is_idle() && !has_told_itself());
     int status = now ? pm_roots_capture_late(&err) : PM_OK;
     if (now)
         pm_late_awaited = false;
@@ -191,49 +198,57 @@ static bool works_for_itself(void) {
     return news;
 }
 
+// How long a thread has stayed before its waits, and how often PMAlloc's own thread has looked
+// meanwhile.
 struct gate {
-    uint64_t since;
-    uint32_t looks; // then
+    uint64_t ms;
+    uint32_t looks;
 };
 
-// A server may take long to set itself up. So for the first thread, which does that, the time
-// begins at its own first wait. For others it begins at the start: of these there may be one for
-// each client, and none should stay if the program is never idle.
-static struct gate gate_of_thread(uint64_t now) {
+// A server may take long to set itself up, and wait for something in between. So for the first
+// thread, which does that, only what it stays adds up. For others the time begins at the start: of
+// these there may be one for each client, and none should stay if the program is never idle.
+static struct gate *gate_of_thread(struct gate *of_others) {
     static struct gate first; // of the first thread, which alone uses it
-    if (pm_calls_self() != (pid_t)pm_calls_process)
-        return (struct gate){begun, 0};
-    if (!first.since)
-        first = (struct gate){now, atomic_load(&looks)};
-    return first;
+    if (pm_calls_self() == (pid_t)pm_calls_process)
+        return &first;
+    *of_others = (struct gate){pm_os_now_ms() - begun, atomic_load(&looks)};
+    return of_others;
 }
 
 // How long the thread is to stay, in milliseconds. Where nobody has found a processor to look for
 // the moment, a program that goes on would answer from what main has set up.
-static uint64_t gate_left(const struct gate *gate, uint64_t now) {
-    uint64_t stayed = now - gate->since;
-    if (stayed < GATE_MS)
-        return GATE_MS - stayed;
-    bool looked = atomic_load(&looks) - gate->looks >= GATE_LOOKS;
-    return looked || stayed >= GATE_MOST_MS || !atomic_load(&pm_os_own_thread) ? 0 : GATE_STEP_MS;
+static uint64_t gate_left(const struct gate *gate) {
+    if (gate->ms < GATE_MS)
+        return GATE_MS - gate->ms;
+    bool looked = gate->looks >= GATE_LOOKS;
+    return looked || gate->ms >= GATE_MOST_MS || !atomic_load(&pm_os_own_thread) ? 0 : GATE_STEP_MS;
+}
+
+// Stays for that long at most, and adds to the gate how long it was. False: an error.
+static bool stay_for(struct gate *gate, uint32_t moment, uint64_t left) {
+    uint64_t since = pm_os_now_ms();
+    uint32_t seen = atomic_load(&looks);
+    bool stays = pm_futex_wait_us(&moments, moment, left * 1000) == 0 || errno == EINTR ||
+                 errno == ETIMEDOUT;
+    gate->ms += pm_os_now_ms() - since;
+    gate->looks += atomic_load(&looks) - seen;
+    return stays;
 }
 
 // What has come for it already is read when the roots are restored.
 void pm_late_enter(const struct pm_call *call) {
     if (when != PM_ROOT_AT_IDLE || call->by_futex || call->naps)
         return;
-    uint64_t now = pm_os_now_ms();
-    struct gate gate = gate_of_thread(now);
-    uint64_t left = gate_left(&gate, now);
+    struct gate of_others, *gate = gate_of_thread(&of_others);
+    uint64_t left = gate_left(gate);
     if (!left || works_for_itself())
         return;
     struct pm_call stay = {.kind = PM_CALL_WAITS};
-    uint32_t seen = atomic_load(&moments);
+    uint32_t moment = atomic_load(&moments);
     pm_call_enter(&stay);
-    for (; pm_late_awaited && left; left = gate_left(&gate, pm_os_now_ms())) {
-        if (!pm_futex_wait_us(&moments, seen, left * 1000) && errno != EINTR && errno != ETIMEDOUT)
-            break;
-    }
+    while (pm_late_awaited && left && stay_for(gate, moment, left))
+        left = gate_left(gate);
     pm_call_leave(&stay);
 }
 

@@ -7,7 +7,7 @@
 //   restore    calls pmalloc_restore()         end    returns from main
 //
 //   late_server [threads N] [busy] [daemon] [globals] [looks] [slow] [fds] [netlink]
-//               [pipe or eventfd]
+//               [pipe or eventfd] [asks]
 //
 // `threads`: so many wait for work that never comes. `busy`: one never waits. `daemon`: a forked
 // child serves. `globals`: main leaves the variable as it is, as a program does that knows PMAlloc.
@@ -15,7 +15,8 @@
 // seconds to set itself up. `fds`: for a second or two it closes a file and opens it again, and
 // ends if the number is another one. `netlink`: it asks the kernel for the machine's addresses
 // before it sets itself up. `pipe`: it tells itself by a pipe to empty its list once it waits for
-// requests, as dnsmasq does; `eventfd`: by that.
+// requests, as dnsmasq does; `eventfd`: by that. `asks`: in between it asks somebody who does not
+// answer, for a third of a second.
 //
 // Built with STILL, nothing on the variable's page changes once it is set up, and the heap grows
 // before main, and with the argument `grows` in main.
@@ -173,13 +174,17 @@ static void open_again(void) {
 }
 
 // Waits for requests, and first of all for what it has told itself.
-static void tell_itself(int by_pipe) {
+static void tell_itself(int by_pipe, int asks) {
     struct pollfd wait[] = {{.fd = 0, .events = POLLIN}, {.events = POLLIN}};
+    struct pollfd answer = {.events = POLLIN};
     uint64_t word = 1;
     int end[2];
     if (by_pipe ? pipe(end) != 0 : (end[0] = end[1] = eventfd(0, 0)) < 0)
         abort();
     if (write(end[1], &word, sizeof word) != sizeof word)
+        abort();
+    answer.fd = socket(AF_INET, SOCK_DGRAM, 0);
+    if (asks && poll(&answer, 1, 333) != 0)
         abort();
     wait[1].fd = end[0];
     while (poll(wait, 2, -1) > 0) {
@@ -193,15 +198,19 @@ static void tell_itself(int by_pipe) {
 
 int main(int argc, char **argv) {
     char line[100];
+    const char *tells = NULL;
     pthread_t thread;
-    int threads = 0, busy = 0, globals = 0, looks = 0;
+    int threads = 0, busy = 0, globals = 0, looks = 0, asks = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "threads") == 0)
             threads = atoi(argv[++i]);
         busy |= strcmp(argv[i], "busy") == 0;
         looks |= strcmp(argv[i], "looks") == 0;
+        asks |= strcmp(argv[i], "asks") == 0;
         globals |= strcmp(argv[i], "globals") == 0;
+        if (strcmp(argv[i], "pipe") == 0 || strcmp(argv[i], "eventfd") == 0)
+            tells = argv[i];
         if (strcmp(argv[i], "slow") == 0)
             sleep(4);
         if (strcmp(argv[i], "fds") == 0)
@@ -226,8 +235,8 @@ int main(int argc, char **argv) {
         pthread_create(&thread, NULL, turn, NULL);
     if (looks)
         look();
-    if (argc > 1 && (strcmp(argv[argc - 1], "pipe") == 0 || strcmp(argv[argc - 1], "eventfd") == 0))
-        tell_itself(argv[argc - 1][0] == 'p');
+    if (tells)
+        tell_itself(strcmp(tells, "pipe") == 0, asks);
     while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n") != 0) {
         serve(line);
         if (looks)

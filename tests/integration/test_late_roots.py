@@ -131,12 +131,12 @@ def test_its_descriptors_have_the_lowest_numbers(program, words, heap):
 
 
 @pytest.mark.parametrize("mode", ["none", "output", "idle"])
-@pytest.mark.parametrize("how", ["netlink", "pipe", "eventfd"])
+@pytest.mark.parametrize("how", ["netlink", "pipe", "eventfd", "pipe asks", "eventfd asks"])
 def test_what_it_asks_and_tells_itself_is_its_set_up(how, mode, program, words, heap):
     """As by dnsmasq, which asks the kernel before it makes its cache, and empties it after that."""
     expected = []
     for generation in range(4):
-        server = Server(program, heap, f"{words}@idle", how, **MODES[mode])
+        server = Server(program, heap, f"{words}@idle", *how.split(), **MODES[mode])
         if generation:
             assert server.ask("list").split() == [*expected, "nothing", "."]
         expected.insert(0, f"g{generation}")
