@@ -120,7 +120,7 @@ MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
 FORMATTED := $(wildcard core/*/*.[ch] core/*/*/*.[ch] threads/*.[ch] gc/*/*.[ch] preload/*.h \
 	preload/*/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c \
-	tests/bench/durable/*.c docs/examples/*.c docs/examples/*.cc)
+	tests/bench/durable/*.c tests/bench/servers/*.c docs/examples/*.c docs/examples/*.cc)
 
 .PHONY: all help check test test-fast compiles unit unit-fast sanitize integration demo bench \
 	install uninstall clean installed-files dist deb \

@@ -343,6 +343,23 @@ def test_modes_take_turns_and_keep_the_data(shm):
     assert not any(shm.iterdir())
 
 
+def test_servers_are_asked_and_killed(shm, tmp_path):
+    """What is durable when it is answered is there after the kill, and nothing of what is plain."""
+    argv = [sys.executable, ROOT / "scripts/output-bench", "--servers", "--clients", "1,5"]
+    argv += ["--servers", "loop,workers,threads", "--modes", "output,output:0", "--runs", "1"]
+    argv += ["--seconds", "0.05", "--on", shm, "--json", tmp_path / "figures"]
+    done = run(argv, preload=False)
+    assert done.returncode == 0 and not done.stderr, said(done)
+    figures = json.loads((tmp_path / "figures").read_text())["results"]
+    modes = ("plain", "output", "output:0")
+    servers = ("loop", "workers", "threads")
+    assert {f"{server}, {mode}" for server in servers for mode in modes} <= set(figures)
+    for case, of in figures.items():
+        assert of["kept"] == [0 if case.endswith("plain") else 1], case
+        assert all(of[f"({clients}, {way})"][0][0] > 0 for clients in (1, 5) for way in (1, 16))
+    assert not any(shm.iterdir())
+
+
 @pytest.mark.parametrize("arguments", [["-n"], ["-x", "1"], ["-n", "1x"], ["-t", "0"], ["w5"]])
 def test_usage(arguments):
     done = run([BUILD / "bench/nqueens", *arguments], preload=False)
