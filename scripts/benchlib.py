@@ -361,6 +361,30 @@ class Progress:
             sys.stderr.flush()
 
 
+def add_plot_option(parser, what):
+    parser.add_argument("--plot", metavar="FILE", help=f"draw {what} (FILE.svg, FILE.png)")
+
+
+def pyplot():
+    """Of matplotlib, without a screen. To be asked for before anything is measured."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise Failure(
+            "no plot: python3-matplotlib is missing, scripts/bootstrap --bench installs it"
+        ) from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def save_plot(figure, path):
+    figure.suptitle(machine_line(), fontsize=6)
+    for kind in ("svg", "png"):
+        figure.savefig(f"{path}.{kind}", dpi=150)
+
+
 def add_json_option(parser):
     parser.add_argument("--json", metavar="FILE", help="write every figure to FILE as well")
 
