@@ -58,8 +58,8 @@ endif
 LINK = $(CC) $(CFLAGS) $(LTO_FLAGS)
 
 # Debian's wrapper for musl sees no headers but musl's, so the kernel's are linked in. The tools are
-# not built with musl: they need libpmem and libdw, which are built for glibc, and they open heaps
-# of both.
+# not built with musl: they need libpmem, libdw and libnuma, which are built for glibc, and they
+# open heaps of both.
 ifneq ($(findstring musl-gcc,$(CC)),)
 MUSL_KERNEL := $(addprefix $(BUILD)/kernel/,linux asm-generic asm)
 CPPFLAGS += -idirafter $(BUILD)/kernel
@@ -215,10 +215,10 @@ $(GC_LIB): $(BOEHM_OBJS) $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
 
 # --- tools, manual pages, programs of the tests ------------------------------------------------
 
-TOOL_LIBS = $(shell $(PKG_CONFIG) --libs libpmem libdw)
+TOOL_LIBS = $(shell $(PKG_CONFIG) --libs libpmem libdw numa)
 tool-packages:
-	@$(PKG_CONFIG) --exists libpmem libdw || { \
-		echo 'make: pkg-config finds no libpmem or no libdw; run scripts/bootstrap' >&2; exit 1; }
+	@$(PKG_CONFIG) --exists libpmem libdw numa || { \
+		echo 'make: pkg-config finds no libpmem, libdw or libnuma; run scripts/bootstrap' >&2; exit 1; }
 
 # An archive: a tool that flushes no media is linked without libpmem, whose constructors look at all
 # devices of the machine.

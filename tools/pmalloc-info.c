@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/nodes.h"
 #include "base/options.h"
 #include "common/bad_read.h"
 #include "common/block_list.h"
@@ -16,6 +15,7 @@
 #include "common/diff.h"
 #include "common/heap_leaks.h"
 #include "common/info_print.h"
+#include "common/machine_nodes.h"
 #include "common/medium.h"
 #include "common/nodes_print.h"
 #include "common/picture.h"
@@ -106,11 +106,12 @@ static const char *const description[] = {
     "blocks that nothing would reach without it. For that it marks once for each root.",
     "With --diff it prints what has grown and shrunk between two heaps, such as a heap and its "
     "backup.",
-    "With --nodes it prints the data files: the NUMA node of each on this machine and on record, "
-    "how much of it was ever written, and how much of that lies on another node. A dash means that "
-    "the file was made where there is one node. It asks the kernel for every page, and changes "
-    "nothing. Arenas and thread caches exist only in a running process; ask it by "
-    "malloc_stats(3).",
+    "With --nodes it prints the NUMA nodes of this machine, with cores, memory and distances, and "
+    "under `recorded` the number that data files have for them on record. Then it prints the data "
+    "files: the node of each on this machine and on record, how much of it was ever written, and "
+    "how much of that lies on another node. A dash means that the file was made where there is one "
+    "node. It asks the kernel for every page, and changes nothing. Arenas and thread caches exist "
+    "only in a running process; ask it by malloc_stats(3).",
     "With --leaks it prints how many blocks of each size no root reaches, and where one of them "
     "is. The next recovery frees them. After a crash only large blocks are counted. It changes "
     "nothing.",
@@ -356,7 +357,7 @@ static int show_medium(const struct request *q, const char *path) {
 static int show_nodes(const struct request *q, const char *heap) {
     struct node_shards nodes;
     struct pm_error err;
-    int status = pm_nodes_find(&err);
+    int status = machine_nodes_find(&err);
     if (status == PM_OK)
         status = pm_offline_open(heap, PM_OPEN_READONLY, &err);
     if (status != PM_OK) {

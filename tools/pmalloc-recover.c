@@ -27,6 +27,7 @@
 #include "common/rebase.h"
 #include "common/remarks.h"
 #include "common/root_path.h"
+#include "common/to_node.h"
 #include "marking/forms.h"
 #include "media/commit/doubt.h"
 #include "media/commit/journal_files.h"
@@ -41,12 +42,12 @@
 
 enum { KEY_CHECK = 256, KEY_DRY_RUN, KEY_COPY, KEY_JSON, KEY_PURGE, KEY_DROP_ROOT, KEY_REBASE };
 enum { KEY_RENAME_ROOT = KEY_REBASE + 1, KEY_AT, KEY_POINTERS, KEY_MAKE, KEY_GROW, KEY_SIZE };
-enum { KEY_JOURNAL = KEY_SIZE + 1, KEY_FROM, KEY_FORCE, KEY_YES, KEY_SPARE };
+enum { KEY_JOURNAL = KEY_SIZE + 1, KEY_FROM, KEY_FORCE, KEY_YES, KEY_SPARE, KEY_TO_NODE };
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
     "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME [--yes]] [--pointers FORMS] "
-    "[--threads N] [--json] HEAP",
+    "[--to-node N] [--threads N] [--json] HEAP",
     "--rename-root OLD NEW [--json] HEAP",
     "--rebase [--dry-run] PROGRAM HEAP",
     "[--purge[=all] [--yes]] [--json]",
@@ -99,6 +100,9 @@ static const struct cli_option options[] = {
      "as dropped:NAME, with all that it reaches. --rename-root dropped:NAME NAME gives it back; "
      "dropping dropped:NAME loses what only it reaches, and wants --yes. So does dropping the only "
      "root that a program finds."},
+    {KEY_TO_NODE, "to-node", "N",
+     "Then take the heap to NUMA node N: all data files belong to it, and their pages in memory "
+     "move there. Data files on devices of others go to a directory of the heap on one of N's."},
     {KEY_AT, "at", "good",
      "Where the journal of PMALLOC_COMMIT is damaged, take the heap as of the last commit before"
      " the damage. Later commits are lost. Pages of theirs may stand in the other files, so the"
@@ -170,6 +174,7 @@ struct request {
     bool spares; // `spare` is wanted
     uint64_t size, journal, spare;
     unsigned threads;
+    struct to_node to_node;
     const char *drop_root, *rename_root, *rename_to, *from, *heap, *pointers;
 };
 
@@ -222,6 +227,10 @@ static void take(int key, const char *value, void *arg) {
         q->spares = true;
         q->spare = strcmp(value, "0") == 0 ? 0 : size_of("spare", value);
         break;
+    case KEY_TO_NODE:
+        q->to_node.wanted = true;
+        q->to_node.id = (unsigned)cli_number(&tool, "--to-node", value, 0, TO_NODE_MOST);
+        break;
     case KEY_FROM:
         q->from = value;
         break;
@@ -240,7 +249,7 @@ static void take(int key, const char *value, void *arg) {
 
 static bool works(const struct request *q) {
     return q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good ||
-           q->pointers || q->rename_root;
+           q->pointers || q->rename_root || q->to_node.wanted;
 }
 
 static void check_request(const struct request *q) {
@@ -267,9 +276,9 @@ static void check_request(const struct request *q) {
         cli_wrong(&tool, "%s: name the file or device", make);
     if (q->check && q->dry_run)
         cli_wrong(&tool, "--check and --dry-run exclude each other; give one of them");
-    if ((q->drop_root || q->rename_root) && (q->check || q->dry_run))
-        cli_wrong(&tool, "%s changes the heap; --check and --dry-run do not",
-                  q->drop_root ? "--drop-root" : "--rename-root");
+    if ((q->drop_root || q->rename_root || q->to_node.wanted) && (q->check || q->dry_run))
+        cli_wrong(&tool, "--drop-root, --rename-root and --to-node change the heap; --check and "
+                         "--dry-run do not");
     if (q->drop_root && q->rename_root)
         cli_wrong(&tool, "--drop-root and --rename-root exclude each other; give one of them");
     if (q->heap && !*q->heap)
@@ -292,6 +301,7 @@ struct report {
     uint64_t owner; // the last process before this one that had the heap open
     const char *result;
     struct census census; // with --dry-run
+    struct to_node moved; // with --to-node
 };
 
 // The blocks of a size that nothing reaches: garbage, or free already; a crash does not tell which.
@@ -354,6 +364,7 @@ static void report_json(const struct report *r) {
     json_real(&j, "seconds", f->seconds);
     json_real(&j, "mark_seconds", f->mark_seconds);
     commit_json(&j);
+    to_node_json(&j, &r->moved);
     if (r->request->dry_run)
         put_classes(&j, r);
     json_text(&j, "guarantee", commit_guarantee());
@@ -440,6 +451,7 @@ static void report_text(const struct report *r) {
     print_time(f);
     printf("guarantee  %s\n", commit_guarantee());
     drop_root_text(r->request->heap, r->root, r->kept);
+    to_node_text(&r->moved);
     printf("result     %s\n", result_text(r));
 }
 
@@ -499,13 +511,17 @@ static int rehearse(const struct request *q) {
 
 static int work(const struct request *q, struct report *r, struct pm_error *err) {
     bool write = !q->check && !q->dry_run;
-    int status = pm_offline_open(q->heap, write ? PM_OPEN_EXISTING : PM_OPEN_READONLY, err);
+    int status = to_node_check(&q->to_node, err);
+    if (status == PM_OK)
+        status = pm_offline_open(q->heap, write ? PM_OPEN_EXISTING : PM_OPEN_READONLY, err);
     if (status != PM_OK)
         return status;
     pmem_use();
     pm_doubt_thorough = true;
     bool was_clean = pm_heap_is_clean();
     status = name_roots(q, r, err);
+    if (status == PM_OK)
+        status = to_node_begin(&q->to_node, err);
     if (status == PM_OK && q->drop_root)
         status = drop_root(r->root, r->kept, sizeof r->kept, err);
     else if (status == PM_OK && q->rename_root)
@@ -523,17 +539,18 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
         status = census_take(&r->census, err);
     r->found.was_clean = was_clean; // before a root was dropped
     if (status == PM_OK && write && !pm_close())
-        status = pm_fail(
-            err, PM_OPERATIONAL,
-            "%.300s: the clean state could not be written; nothing is lost, run it again once "
-            "the file system works",
-            q->heap);
+        status = pm_fail(err, PM_OPERATIONAL,
+                         "%.300s: the clean state could not be written; nothing is lost, run it "
+                         "again once the file system works",
+                         q->heap);
+    if (status == PM_OK && write)
+        status = to_node_go(&r->moved, err);
     r->result = r->found.was_clean ? "clean" : write ? "recovered" : "needs-recovery";
     return status;
 }
 
 static int recover(const struct request *q) {
-    struct report r = {.request = q};
+    struct report r = {.request = q, .moved = q->to_node};
     struct pm_error err;
     int status = q->drop_root || q->rename_root ? rehearse(q) : PM_OK;
     if (status != PM_OK)

@@ -150,26 +150,21 @@ static int node_at(unsigned id) {
     return tables->node_of_id[tables->with_cores.id[best]] - 1;
 }
 
-static int node_in(const char *path) {
-    char text[16], *end;
-    if (pm_nodes.count == 1 || pm_nodes.injected || !pm_node_text(path, text, sizeof text))
+// A test's folder may have files for its devices, too.
+static int node_in(const char *kind, dev_t device, const char *name) {
+    char path[320], text[16], *end;
+    snprintf(path, sizeof path, "%.255sdev/%s/%u:%u/%s", pm_node_folder ? pm_node_folder : "/sys/",
+             kind, major(device), minor(device), name);
+    if (pm_nodes.count == 1 || (pm_nodes.injected && !pm_node_folder) ||
+        !pm_node_text(path, text, sizeof text))
         return -1;
     long id = strtol(text, &end, 10);
     return end != text && id >= 0 && id < PM_KERNEL_NODES ? node_at((unsigned)id) : -1;
 }
 
-int pm_node_of_device(dev_t device) {
-    char path[80];
-    snprintf(path, sizeof path, "/sys/dev/block/%u:%u/device/numa_node", major(device),
-             minor(device));
-    return node_in(path);
-}
+int pm_node_of_device(dev_t device) { return node_in("block", device, "device/numa_node"); }
 
-int pm_node_of_dax(dev_t device) {
-    char path[80];
-    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/numa_node", major(device), minor(device));
-    return node_in(path);
-}
+int pm_node_of_dax(dev_t device) { return node_in("char", device, "numa_node"); }
 
 // Of more than one node, or nothing happens.
 static bool read_nodes(void) {

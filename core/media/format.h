@@ -116,6 +116,9 @@
 //   link to a volume             make_link()                   [test_another_directory_comes_later]
 //     needs   the directory, with its file `volume` (fsync)
 //     before  a directory that the next opening takes    after  the heap has one volume more
+//   the volume of a shard        pm_shard_moved()                 [test_kills_while_data_files_go]
+//     needs   its files in the other volume, and their names (fsync); the heap is closed
+//     before  copies that nobody reads    after  the heap's files; those before are not read
 //   the limit that a tool sets   pm_own_limit_set()            [test_the_limit_rises_while_it_runs]
 //     before  the limit before        after  the new one, also for a program that runs
 //   root slot                    pmalloc_set_root()                               [slots unrooted]

@@ -7,7 +7,8 @@
 // simulator in their place.
 //
 // Flush and drain mean what they mean in libpmem. We do not link libpmem: it loads ten more
-// libraries and adds about 1.5 ms to the start of every process.
+// libraries and adds about 1.5 ms to the start of every process. Nor libnuma, for the same reason.
+// The one tool that flushes media does it by libpmem (tools/common/pmem.h).
 #ifndef PM_PERSIST_H
 #define PM_PERSIST_H
 

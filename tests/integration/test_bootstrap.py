@@ -82,7 +82,8 @@ def test_the_first_name_that_the_release_has(system, known, taken):
     succeeds(system.bootstrap())
     (install,) = system.asked("install")
     assert [name for name in install.split() if "clang-rt" in name] == [taken]
-    assert {"gcc", "libpmem-dev", "libdw-dev", "clang-format", "pkg-config"} <= set(install.split())
+    wanted = {"gcc", "libpmem-dev", "libdw-dev", "libnuma-dev", "clang-format", "pkg-config"}
+    assert wanted <= set(install.split())
 
 
 def test_what_a_release_lacks_is_left_out_with_a_line(system):

@@ -157,6 +157,8 @@ def test_objects_that_are_not_built_are_said(tmp_path):
         ("core/novel.c", "", "core/novel.c:1: in no folder"),
         ("core/base/os.h", '#include "os2.h"\n', "os2.h: no such file"),
         ("core/blocks/slab.c", "#include <libpmem.h>\n", "libpmem.h is not for this file"),
+        ("gc/roots/x.c", "#include <numaif.h>\n", "numaif.h is not for this file"),
+        ("tools/common/x.c", "#include <numa.h>\n", "numa.h is not for this file"),
         ("gc/roots/x.c", "#include <elfutils/libdw.h>\n", "libdw.h is not for this file"),
         ("tests/unit/test_slab.c", "#include <core/blocks/slab.h>\n", "include it with quotes"),
         ("core/base/os.h", '#include "more.h"\n', "a circle: core/base/more -> core/base/os"),

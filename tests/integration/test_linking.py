@@ -3,11 +3,12 @@
 """What the dynamic linker makes of malloc's name: in programs at fixed addresses, and in libraries
 that look it up elsewhere first."""
 
+import re
 import subprocess
 
 import pytest
 
-from conftest import CC, run, said, succeeds, tool
+from conftest import BUILD, CC, run, said, succeeds, tool
 
 POINTER = r"""
 #include <stdio.h>
@@ -124,3 +125,17 @@ def test_libpmem_is_linked_where_it_is_used(name, libpmem):
     """Its constructors take ten times what the rest of a start takes: 5.5 million instructions."""
     done = run(["readelf", "-d", tool(f"pmalloc-{name}")], preload=False)
     assert succeeds(done).count("Shared library: [libpmem.so") == libpmem, said(done)
+
+
+@pytest.mark.parametrize("name, libnuma", [("run", 0), ("info", 1), ("backup", 0), ("recover", 1)])
+def test_libnuma_is_linked_where_it_is_used(name, libnuma):
+    """pmalloc-run starts every program, and does without."""
+    done = run(["readelf", "-d", tool(f"pmalloc-{name}")], preload=False)
+    assert succeeds(done).count("Shared library: [libnuma.so") == libnuma, said(done)
+
+
+def test_the_libraries_need_libc_alone():
+    for name in ("libpmalloc_preload.so", "libpmalloc.so"):
+        done = run(["readelf", "-d", BUILD / name], preload=False)
+        needed = re.findall(r"Shared library: \[(.*?)\]", succeeds(done))
+        assert set(needed) <= {"libc.so.6", "ld-linux-x86-64.so.2"}, said(done)

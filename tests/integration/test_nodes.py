@@ -4,11 +4,16 @@
 with another number of nodes, nodes without memory. What pages really do is for scripts/vm-test."""
 
 import json
+import os
+import pathlib
 import re
+import shutil
+import subprocess
 import time
 
 import pytest
 from conftest import (
+    BUILD,
     compiled,
     data_files,
     fingerprint,
@@ -16,9 +21,12 @@ from conftest import (
     recover,
     recovered,
     refuses,
+    room,
     run,
     said,
+    start,
     succeeds,
+    tmpfs,
     tool,
 )
 
@@ -255,3 +263,148 @@ def test_a_thread_that_only_hits_its_cache(heap):
     for before, moved, after in moved_by_call(heap, TOPOLOGY="2x1"):
         assert moved == 0 and before == after >= 0
     assert moved_by_call(heap) == [(0, 0, 0)] * 2
+
+
+# ---- pmalloc-recover --to-node -------------------------------------------------------------------
+
+
+def nodes_of(heap, **settings):
+    """The node on record of each data file."""
+    done = run([tool("pmalloc-info"), "--nodes", "--json", heap], preload=False, **settings)
+    return [shard["recorded_node"] for shard in json.loads(succeeds(done))["shards"]]
+
+
+def test_a_heap_goes_to_a_node(roam, heap):
+    where = {"HEAP": heap, "ROOTS": "shared"}
+    succeeds_with_stats(run([roam, 4, 3000, 1], **where, TOPOLOGY="3x1/9"))
+    assert nodes_of(heap) == [0, 1, 2]
+    report = json.loads(succeeds(recover(heap, "--to-node", 2, "--json", TOPOLOGY="3x1")))
+    assert report["node"] == 2 and report["live_objects"] >= 256
+    assert nodes_of(heap, TOPOLOGY="3x1") == [2, 2, 2]
+    assert recover(heap, "--check").returncode == 0
+    got = figures(run([roam, 4, 3000, 1], **where, TOPOLOGY="3x1/9"))
+    assert got["found"] == 256 and got["misplaced"] == 0
+    assert sorted(nodes_of(heap)) == [0, 1, 2, 2, 2]
+
+
+def test_the_node_that_this_machine_has(roam, heap):
+    """After a kill, too: the heap is recovered first."""
+    succeeds_with_stats(run([roam, 4, 3000, 1], HEAP=heap, ROOTS="shared", TOPOLOGY="2x1/9"))
+    text = succeeds(recover(heap, "--to-node", 0))
+    assert re.search(r"^node +0, for all data files; of \d+.* in memory 0 B moved", text, re.M)
+    report = json.loads(succeeds(recover(heap, "--to-node", 0, "--json")))
+    assert report["node_moved_bytes"] == report["node_moved_files"] == 0
+    machine = json.loads(
+        succeeds(run([tool("pmalloc-info"), "--nodes", "--json", heap], preload=False))
+    )["machine"]
+    online = pathlib.Path("/sys/devices/system/node/online").read_text().strip()
+    for node in machine:
+        files = pathlib.Path(f"/sys/devices/system/node/node{node['id']}")
+        assert node["distances"] == list(map(int, (files / "distance").read_text().split()))
+        assert f"{node['memory_bytes'] >> 10} kB" in (files / "meminfo").read_text()
+    assert [node["id"] for node in machine][0] == int(re.match(r"\d+", online)[0])
+
+
+def test_to_node_is_refused(roam, heap, processes):
+    succeeds_with_stats(run([roam, 2, 300, 1], HEAP=heap, ROOTS="shared", TOPOLOGY="2x1/9"))
+    before = fingerprint(heap)
+    for node, words in ((2, "no such node"), (5000, "1023"), ("x", "--to-node")):
+        done = recover(heap, "--to-node", node, TOPOLOGY="2x1")
+        assert done.returncode == 16 and words in done.stderr, said(done)
+    done = recover(heap, "--to-node", 900)
+    assert done.returncode == 16 and "no such node" in done.stderr, said(done)
+    for option in ("--check", "--dry-run"):
+        done = recover(heap, "--to-node", 1, option, TOPOLOGY="2x1")
+        assert done.returncode == 16 and "--to-node change the heap" in done.stderr, said(done)
+    assert fingerprint(heap) == before
+    busy = heap.parent / "busy"
+    process = start([BUILD / "apps/kvshell"], HEAP=busy, ROOTS="store")
+    processes.append(process)
+    process.stdin.write("set colour blue\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ok\n"
+    done = recover(busy, "--to-node", 1, TOPOLOGY="2x1")
+    assert done.returncode == 8 and f"in use by process {process.pid}" in done.stderr, said(done)
+
+
+@pytest.fixture
+def devices(tmp_path):
+    """Two file systems on devices of two nodes, and PMALLOC_TOPOLOGY that says so."""
+    with tmpfs(tmp_path / "a", 1 << 16) as first, tmpfs(tmp_path / "b", 1 << 16) as second:
+        folder = topology(tmp_path / "node", 3, lambda a, b: 10 + 5 * abs(a - b))
+        for node, place in enumerate((first, second)):
+            number = place.stat().st_dev
+            files = tmp_path / "node" / "dev/block" / f"{os.major(number)}:{os.minor(number)}"
+            (files / "device").mkdir(parents=True)
+            (files / "device" / "numa_node").write_text(f"{node}\n")
+        yield first / "heap", second / "heap", folder
+
+
+def test_data_files_go_to_the_directory_on_the_node(roam, devices):
+    first, second, folder = devices
+    where = {"HEAP": f"{first}:{second}", "ROOTS": "shared", "TOPOLOGY": folder}
+    succeeds_with_stats(run([roam, 4, 3000, 1], **where))
+    assert not (first / "heap.1").exists() and (second / "heap.1").exists()
+    done = recover(first, "--to-node", 0, TOPOLOGY=folder)
+    assert "; 1 of them went to another directory" in succeeds(done)
+    assert (first / "heap.1").exists()
+    assert [path.name for path in second.iterdir()] == ["volume"]
+    got = figures(run([roam, 4, 3000, 1], **where))
+    assert got["found"] == 256 and got["misplaced"] == 0
+    # The other directory is the heap's still: node 1 has its new data file there.
+    assert sum("heap." in path.name for path in second.iterdir()) == 1
+
+
+def test_a_place_without_room(roam, devices):
+    first, second, folder = devices
+    where = {"HEAP": f"{first}:{second}", "ROOTS": "shared", "TOPOLOGY": folder}
+    succeeds_with_stats(run([roam, 4, 3000, 1], **where))
+    with open(first.parent / "full", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, room(first) - (1 << 20))
+    done = recover(first, "--to-node", 0, TOPOLOGY=folder)
+    assert done.returncode == 8 and "cannot be copied" in done.stderr, said(done)
+    assert not (first / "heap.1").exists() and (second / "heap.1").exists()
+    (first.parent / "full").unlink()
+    assert figures(run([roam, 4, 300, 1], **where))["found"] == 256
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+@pytest.mark.parametrize("call", ("openat", "ftruncate", "pwrite64", "unlinkat"))
+def test_kills_while_data_files_go(roam, devices, tmp_path, call):
+    """Killed at each such call: the heap opens, and the next recovery removes what is left."""
+    first, second, folder = devices
+    where = {"HEAP": f"{first}:{second}", "ROOTS": "shared", "TOPOLOGY": folder}
+    succeeds_with_stats(run([roam, 4, 1000, 1], **where))
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for number, place in enumerate((first, second)):
+        subprocess.run(["cp", "-a", "--sparse=always", place, kept / str(number)], check=True)
+    when = killed = begun = 0
+    done = None
+    while done is None or done.returncode:
+        when += 1
+        for number, place in enumerate((first, second)):
+            shutil.rmtree(place)
+            subprocess.run(["cp", "-a", kept / str(number), place], check=True)
+        inject = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={call}"]
+        inject += ["-e", f"inject={call}:signal=KILL:when={when}"]
+        argv = [*inject, tool("pmalloc-recover"), "--to-node", 0, first]
+        done = run(argv, preload=False, TOPOLOGY=folder)
+        assert done.returncode in (0, -9, 137), said(done)
+        if done.returncode == 0:
+            break
+        killed += 1
+        begun += (first / "heap.1").exists()
+        if not (first / "heap.1").exists() and when % 4:
+            continue
+        got = figures(run([roam, 4, 100, 1], **where))
+        assert got["found"] == 256
+        if when % 2:
+            succeeds(recover(first))
+            names = [path.name for place in devices[:2] for path in place.iterdir()]
+            for name in ("heap.1", "slabs.1", "booklog.1"):
+                assert names.count(name) == 1
+        else:
+            succeeds(recover(first, "--to-node", 0, TOPOLOGY=folder))
+            assert not list(second.glob("*.*"))
+    assert killed and begun, (killed, begun)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What pmalloc-info --nodes prints: for each NUMA node its data files, and where their pages lie.
+// What pmalloc-info --nodes prints: the machine's NUMA nodes, and for each data file its node, and
+// where its pages lie.
 #ifndef PM_TOOLS_NODES_PRINT_H
 #define PM_TOOLS_NODES_PRINT_H
 

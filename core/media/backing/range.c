@@ -38,9 +38,20 @@ bool pm_heap_choose_range(unsigned directories) {
     return false;
 }
 
+// One more for each node that has none: a tool may have taken all to one node.
+static uint64_t shards_with_missing(uint64_t shards) {
+    uint32_t nodes = 0;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        nodes |= 1u << pm_heap.shard[i].node;
+    shards += pm_nodes.count - (unsigned)__builtin_popcount(nodes);
+    return shards < PM_SHARDS ? shards : PM_SHARDS;
+}
+
 bool pm_heap_widen_range(unsigned shards) {
+    uint64_t count = wanted_shards(pm_heap.volumes, pm_heap.limit),
+             all = shards_with_missing(shards);
     uint64_t least = (uint64_t)shards << PM_SHARD_SHIFT, before = pm_range,
-             wanted = wanted_shards(pm_heap.volumes, pm_heap.limit) << PM_SHARD_SHIFT;
+             wanted = (count > all ? count : all) << PM_SHARD_SHIFT;
     if (wanted > before && wanted > least && has_room(wanted + wanted / 4))
         pm_range = wanted;
     else if (least > before)

@@ -97,7 +97,7 @@ unsigned pm_volume_count(const char *text) {
     return count;
 }
 
-static void file_name(const struct pm_heap_file *f, unsigned volume, char out[PM_FILE_NAME]) {
+void pm_volume_file_name(const struct pm_heap_file *f, unsigned volume, char out[PM_FILE_NAME]) {
     size_t at = volume ? (size_t)snprintf(out, PM_FILE_NAME, FILE_NAME ".%u/", volume) : 0;
     memcpy(out + at, f->name, sizeof f->name);
 }
@@ -105,7 +105,7 @@ static void file_name(const struct pm_heap_file *f, unsigned volume, char out[PM
 void pm_shard_set_volume(unsigned shard, unsigned volume) {
     for (size_t i = 0; i < PM_HEAP_FILES; i++)
         if (pm_heap_files[i].shard == shard && shard)
-            file_name(&pm_heap_files[i], volume, pm_heap_file(&pm_heap_files[i])->name);
+            pm_volume_file_name(&pm_heap_files[i], volume, pm_heap_file(&pm_heap_files[i])->name);
     pm_heap.shard[shard].volume = volume;
 }
 
@@ -114,22 +114,39 @@ bool pm_volume_name(const char *name) {
            name[sizeof FILE_NAME] < '0' + (int)PM_VOLUMES && !name[sizeof FILE_NAME + 1];
 }
 
+// Where the superblock says that a shard lies. Of a shard that was made after the last commit, it
+// does not know yet.
+static unsigned volume_on_record(int dir_fd, unsigned shard) {
+    uint8_t volume = 0;
+    const size_t at = offsetof(struct pm_super_file, state.reserved) +
+                      offsetof(struct pm_shard_state, volume) + shard;
+    if (!shard || link_exists(dir_fd, 1) != PM_IS_THERE)
+        return 0;
+    int fd = openat(dir_fd, pm_heap.super_file.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    bool known = fd >= 0 && pm_os_read_at(fd, &volume, sizeof volume, at) == sizeof volume;
+    if (fd >= 0)
+        close(fd);
+    return known && volume < PM_VOLUMES ? volume : 0;
+}
+
 bool pm_volume_find(int dir_fd, const struct pm_heap_file *f, char name[PM_FILE_NAME]) {
-    for (unsigned volume = 0; volume < (f->shard ? PM_VOLUMES : 1); volume++) {
-        file_name(f, volume, name);
+    unsigned first = volume_on_record(dir_fd, f->shard);
+    for (unsigned i = 0; i < (f->shard ? PM_VOLUMES : 1); i++) {
+        pm_volume_file_name(f, (first + i) % PM_VOLUMES, name);
         enum pm_there there = pm_os_there(dir_fd, name);
         if (there != PM_NOT_THERE)
             return there == PM_IS_THERE;
     }
-    file_name(f, 0, name);
-    return false; // with the ENOENT of the last one
+    pm_volume_file_name(f, 0, name);
+    errno = ENOENT;
+    return false;
 }
 
 bool pm_volumes_unlink(int dir_fd, const struct pm_heap_file *f) {
     bool good = true;
     for (unsigned volume = 0; volume < (f->shard ? PM_VOLUMES : 1); volume++) {
         char name[PM_FILE_NAME];
-        file_name(f, volume, name);
+        pm_volume_file_name(f, volume, name);
         good &= unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT;
     }
     return good;
@@ -481,6 +498,31 @@ unsigned pm_volume_choose(unsigned shard, unsigned node) {
 
 void pm_volume_note(unsigned shard, unsigned volume) {
     __atomic_store_n(&shard_state()->volume[shard], (uint8_t)volume, __ATOMIC_RELEASE);
+}
+
+void pm_shard_moved(unsigned shard, unsigned volume) {
+    uint8_t *word = &shard_state()->volume[shard];
+    pm_volume_note(shard, volume);
+    pm_make_durable(word, sizeof *word);
+}
+
+bool pm_volumes_tidy(void) {
+    bool good = true;
+    int why = 0;
+    for (size_t i = 0; i < pm_heap_file_count() && pm_heap.volumes > 1; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        for (unsigned k = 0; f->shard && k < pm_heap.volumes; k++) {
+            char name[PM_FILE_NAME];
+            pm_volume_file_name(f, k, name);
+            if (k == pm_heap.shard[f->shard].volume || unlinkat(pm_heap.dir_fd, name, 0) == 0 ||
+                errno == ENOENT)
+                continue;
+            good = false;
+            why = errno;
+        }
+    }
+    errno = good ? errno : why;
+    return good;
 }
 
 // ---- removal ------------------------------------------------------------------------------------

@@ -53,12 +53,21 @@ uint64_t pm_volume_addresses(unsigned volume);
 void pm_volume_note(unsigned shard, unsigned volume);
 // The node of the volume's device, if the heap has several volumes; -1: not known.
 int pm_volume_node(unsigned volume);
+// For a tool that has copied the files of a shard, durably and with their names, while nobody
+// stores to them: those in the other volume are the heap's from now on. Nothing of this process
+// uses the shard after that.
+void pm_shard_moved(unsigned shard, unsigned volume);
+// Unlinks what a tool that was killed has left: files of a shard in a volume that is not its own.
+// False, with errno: one is still there.
+bool pm_volumes_tidy(void);
+// A file's name in a volume, as seen from the heap's directory.
+void pm_volume_file_name(const struct pm_heap_file *f, unsigned volume, char out[PM_FILE_NAME]);
 
 // ---- for a heap that need not be open; `dir_fd` is its directory --------------------------------
 
-// Finds a file of the table in whichever volume has it, and puts its name as seen from the heap's
-// directory into `name`. False, with errno: ENOENT, there is none, and `name` is the plain one; or
-// it cannot be told.
+// Finds a file of the table in its volume, and puts its name as seen from the heap's directory into
+// `name`. Where the superblock does not tell yet, that is whichever volume has it. False, with
+// errno: ENOENT, there is none, and `name` is the plain one; or it cannot be told.
 bool pm_volume_find(int dir_fd, const struct pm_heap_file *f, char name[PM_FILE_NAME]);
 // Unlinks a shard's file wherever it lies. Returns false when one is still there.
 bool pm_volumes_unlink(int dir_fd, const struct pm_heap_file *f);

@@ -187,8 +187,16 @@ static void note_node(unsigned n, unsigned node) {
         __atomic_store_n(&shard_state()->node[n], (uint8_t)(node + 1), __ATOMIC_RELEASE);
 }
 
+static bool going; // to one node
+
+void pm_shards_go(unsigned node) {
+    going = true;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        pm_heap.shard[i].node = (uint16_t)node;
+}
+
 void pm_shards_note_nodes(void) {
-    for (unsigned i = 0; i < pm_heap.shards && pm_fixed_is_open(); i++)
+    for (unsigned i = 0; i < pm_heap.shards && (going || pm_fixed_is_open()); i++)
         if (pm_shard_recorded_node(i) != pm_heap.shard[i].node)
             note_node(i, pm_heap.shard[i].node);
 }

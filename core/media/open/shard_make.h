@@ -11,8 +11,11 @@
 int pm_shards_read(struct pm_error *err);
 // Says on media which node shard 0 belongs to, in a heap that this process has made.
 void pm_shard_node_begins(unsigned node);
-// Says on media which nodes the shards of a heap on fixed media belong to: the nodes of their
-// devices. pm_heap_dirty() makes that durable.
+// All shards belong to this node from now on: a tool takes the heap there. It is on media with
+// pm_heap_dirty().
+void pm_shards_go(unsigned node);
+// Says on media which nodes the shards belong to, where media do not decide it: on fixed media the
+// nodes of their devices, and what pm_shards_go() has said. pm_heap_dirty() makes that durable.
 void pm_shards_note_nodes(void);
 // The node that media name for a shard; -1: none.
 int pm_shard_recorded_node(unsigned shard);
