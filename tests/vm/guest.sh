@@ -92,19 +92,30 @@ ready() { # FILE
 }
 
 # Runs `placed` again and again, in a heap that is closed and killed in turn.
-place() { # HEAP ROUNDS
-    export PMALLOC_HEAP="$1" PMALLOC_ROOTS=kept PMALLOC_STATS=1
-    for round in $(seq "$2"); do
-        LD_PRELOAD=/lib/libpmalloc_preload.so placed 2>&1 | grep -e "^placed" -e "^kept" -e nodes:
-        LD_PRELOAD=/lib/libpmalloc_preload.so placed >/dev/null 2>&1 &
+place() { # HEAP ROUNDS [BLOCKS NODES]
+    heap=$1 rounds=$2
+    shift 2
+    export PMALLOC_HEAP="$heap" PMALLOC_ROOTS=kept PMALLOC_STATS=1
+    for round in $(seq "$rounds"); do
+        LD_PRELOAD=/lib/libpmalloc_preload.so placed "$@" 2>&1 |
+            grep -e "^placed" -e "^kept" -e nodes:
+        LD_PRELOAD=/lib/libpmalloc_preload.so placed "$@" >/dev/null 2>&1 &
         worker=$!
         usleep $((400000 * round))
         kill -9 "$worker"
         wait "$worker" 2>/dev/null
-        [ $((round % 2)) = 0 ] || pmalloc-recover "$1" >/dev/null
+        [ $((round % 2)) = 0 ] || pmalloc-recover "$heap" >/dev/null
     done
-    LD_PRELOAD=/lib/libpmalloc_preload.so placed >/dev/null 2>&1
+    LD_PRELOAD=/lib/libpmalloc_preload.so placed "$@" >/dev/null 2>&1
     echo "ended $?"
+    pmalloc-info --nodes --json "$heap"
+}
+
+# Takes a heap to a node, and asks where it is then.
+take_to() { # HEAP NODE
+    echo "take $2"
+    pmalloc-recover --to-node "$2" --json "$1" 2>&1
+    echo "took $?"
     pmalloc-info --nodes --json "$1"
 }
 

@@ -13,7 +13,6 @@ import initramfs
 from kernel import Skip
 
 HERE = pathlib.Path(__file__).resolve().parent
-MEMORY = 512  # MiB per NUMA node
 # The guest loads these two lists one after the other. No device is seen before the second one.
 MODULES = {
     "drivers": ["xfs", "virtio_blk", "virtio_console", "libnvdimm", "nd_btt", "nd_pmem"],
@@ -37,6 +36,28 @@ ONE_CORE = " acpi=noirq"
 # only cost time.
 CPU = "max,la57=off,cx16=off"
 QEMU = "qemu-system-x86_64"
+
+
+@dataclasses.dataclass(frozen=True)
+class Nodes:
+    """The guest's NUMA nodes: the first `cores` have a processor each, the others memory alone."""
+
+    cores: int
+    memory: tuple  # MiB of each node
+    all_cores: bool = True  # else the guest uses one
+
+    def distance(self, a, b):
+        """Two sockets, or pairs of nodes in sockets, numbered across them. Memory alone is nearest
+        to the last node but one."""
+        a, b = sorted((a, b))
+        if b >= self.cores:
+            return 17 if a == self.cores - 2 else 28
+        return 12 if self.cores > 2 and b - a == self.cores // 2 else 21
+
+
+ONE_OF_TWO = Nodes(2, (512, 512), all_cores=False)
+TWO = Nodes(2, (512, 512))
+EIGHT = Nodes(8, (256,) + (160,) * 7 + (32,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +157,8 @@ def base_archive(kernel, build, programs=(), modules=None, files=()):
     archive.program("bin/busybox", busybox)
     archive.link("bin/sh", "busybox")
     tools = ("pmalloc-recover", "pmalloc-info", "pmalloc-run")
-    ours = [f"vm/{name}" for name in ("churn", "instants", "pipelined", "placed", "pages")]
+    programs_of_ours = ("churn", "instants", "pipelined", "placed", "distant", "pages")
+    ours = [f"vm/{name}" for name in programs_of_ours]
     for name in (*tools, *ours, "apps/kvshell"):
         archive.program("bin/" + pathlib.Path(name).name, build / name)
     for name in APPS:
@@ -187,16 +209,26 @@ def job_archive(media, script):
     return archive.image()
 
 
+def node_arguments(nodes):
+    """Of QEMU's command line."""
+    count = len(nodes.memory)
+    command = ["-smp", f"{nodes.cores},sockets={nodes.cores},cores=1,threads=1"]
+    command += ["-m", f"{sum(nodes.memory)}M,slots=4,maxmem=8G"]
+    for node, memory in enumerate(nodes.memory):
+        command += ["-object", f"memory-backend-ram,id=ram{node},size={memory}M"]
+        cpus = f",cpus={node}" if node < nodes.cores else ""
+        command += ["-numa", f"node,nodeid={node}{cpus},memdev=ram{node}"]
+    for a in range(count):
+        for b in range(a + 1, count):
+            command += ["-numa", f"dist,src={a},dst={b},val={nodes.distance(a, b)}"]
+    return command
+
+
 def qemu_command(
-    kernel, folder, media, domain, ports, accelerator="tcg,thread=multi", both_cores=False
+    kernel, folder, media, domain, ports, accelerator="tcg,thread=multi", nodes=ONE_OF_TWO
 ):
     command = [QEMU, "-accel", accelerator, "-cpu", CPU]
-    command += ["-machine", f"pc,nvdimm=on,nvdimm-persistence={domain}"]
-    command += ["-smp", "2,sockets=2,cores=1,threads=1", "-m", f"{2 * MEMORY}M,slots=4,maxmem=8G"]
-    for node in (0, 1):
-        command += ["-object", f"memory-backend-ram,id=ram{node},size={MEMORY}M"]
-        command += ["-numa", f"node,nodeid={node},cpus={node},memdev=ram{node}"]
-    command += ["-numa", "dist,src=0,dst=1,val=21"]
+    command += ["-machine", f"pc,nvdimm=on,nvdimm-persistence={domain}", *node_arguments(nodes)]
     command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
     command += ["-serial", f"file:{folder}/console.log"]
     for medium in media:
@@ -222,19 +254,19 @@ def qemu_command(
         command += ["-chardev", f"file,id=port-{port},path={folder}/{port}.port,append=on"]
         command += ["-device", f"virtserialport,chardev=port-{port},name={port}"]
     command += ["-kernel", str(kernel.image), "-initrd", f"{folder}/initrd"]
-    return command + ["-append", KERNEL_LINE + ("" if both_cores else ONE_CORE)]
+    return command + ["-append", KERNEL_LINE + ("" if nodes.all_cores else ONE_CORE)]
 
 
 class Boot:
     """One run of the guest. Its ports are files that are empty at the start."""
 
-    def __init__(self, kernel, base, folder, media, domain, script, ports, both_cores=False):
+    def __init__(self, kernel, base, folder, media, domain, script, ports, nodes=ONE_OF_TWO):
         self.folder = folder
         self.ports = {port: folder / f"{port}.port" for port in ports}
         for path in (*self.ports.values(), folder / "console.log"):
             path.write_bytes(b"")
         (folder / "initrd").write_bytes(base + job_archive(media, script))
-        command = qemu_command(kernel, folder, media, domain, ports, both_cores=both_cores)
+        command = qemu_command(kernel, folder, media, domain, ports, nodes=nodes)
         (folder / "qemu.command").write_text(shlex.join(command) + "\n", encoding="utf-8")
         with open(folder / "qemu.log", "wb") as log:
             self.process = self.start(command, log)

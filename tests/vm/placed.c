@@ -3,7 +3,7 @@
 //
 // Asks the kernel on which NUMA node each block lies, and compares that with the thread's node.
 //
-//     placed [BLOCKS]
+//     placed [BLOCKS [NODES [KEEP]]]
 //
 // One thread visits the nodes in turn, twice: it binds itself to one, allocates blocks of all
 // sizes, touches them, and asks. After a move it first does some requests, so that one of them
@@ -22,7 +22,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NODES = 2, MOST = 20000 };
+enum { NODES = 16, MOST = 20000 };
 
 struct kept {
     struct kept *next;
@@ -30,7 +30,8 @@ struct kept {
 };
 struct kept *kept;
 
-static unsigned blocks = 2000;
+static unsigned blocks = 2000, nodes = 2;
+static size_t keep = sizeof(struct kept);
 static int wrong_at_all;
 static const size_t sizes[] = {16, 64, 100, 500, 2000, 9000, 16384, 20000, 70000, 300000};
 
@@ -77,7 +78,7 @@ static unsigned visit(unsigned node, void **held) {
         char *p = held[i] = touched(size);
         wrong += node_of(p) != (int)node || node_of(p + size - 1) != (int)node;
     }
-    struct kept *k = touched(sizeof *k);
+    struct kept *k = touched(keep);
     wrong += node_of(k) != (int)node;
     *k = (struct kept){NULL, node};
     k->next = __atomic_load_n(&kept, __ATOMIC_RELAXED);
@@ -100,15 +101,19 @@ int main(int argc, char **argv) {
     unsigned found = 0, strayed = 0;
     if (argc > 1)
         blocks = (unsigned)atoi(argv[1]) % MOST;
+    if (argc > 2)
+        nodes = (unsigned)atoi(argv[2]) % (NODES + 1);
+    if (argc > 3 && (size_t)atoi(argv[3]) > keep)
+        keep = (size_t)atoi(argv[3]);
     for (const struct kept *k = kept; k; k = k->next, found++)
         strayed += node_of(k) != (int)k->node;
     printf("kept %u wrong %u\n", found, strayed);
-    for (unsigned turn = 0; turn < 2 * NODES; turn++)
-        visit(turn % NODES, held);
+    for (unsigned turn = 0; turn < 2 * nodes; turn++)
+        visit(turn % nodes, held);
     pthread_t thread[NODES];
-    for (unsigned node = 0; node < NODES; node++)
+    for (unsigned node = 0; node < nodes; node++)
         pthread_create(&thread[node], NULL, stay, (void *)(uintptr_t)node);
-    for (unsigned node = 0; node < NODES; node++)
+    for (unsigned node = 0; node < nodes; node++)
         pthread_join(thread[node], NULL);
     return wrong_at_all || strayed;
 }
