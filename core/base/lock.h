@@ -25,6 +25,7 @@ enum pm_lock_rank {
     PM_RANK_THREADS,    // the lists of thread caches
     PM_RANK_PINNED,     // caches of pinned blocks
     PM_RANK_BIN,        // one size class of one arena
+    PM_RANK_DEALLOC,    // a log of frees of other nodes' pinned blocks
     PM_RANK_LANE,       // a lane, while a publish uses it
     PM_RANK_EXTENT,     // extents, the page map, lazy tables, the bookkeeping log
     PM_RANK_EMPTIED,    // what was released since the last commit

@@ -341,17 +341,47 @@ void *pm_alloc_of_kind(struct pm_sort sort, size_t size, size_t align) {
     return p;
 }
 
+// Whose memory the thread uses, as of its last look.
+static unsigned node_mine(void) {
+    return pm_tcache == &pm_no_tcache ? pm_node_mine() : pm_tcache->node;
+}
+
+// A pinned block of another node. The tag is cleared by exchange, so of two frees one fails.
+static bool free_pinned_far(void *p, unsigned node) {
+    if (__atomic_exchange_n(pm_tag_at(p), PM_TAG_NONE, __ATOMIC_RELAXED) != PM_TAG_KIND)
+        return false;
+    pm_feature_need(PM_INCOMPAT_DEALLOC);
+    pm_remote_free_pinned(p, node);
+    return true;
+}
+
+bool pm_alloc_free_unpinned(void *p) {
+    if (!pm_in_range(p) || *pm_tag_at(p) != PM_TAG_KIND ||
+        !pm_home_class(pm_slab_home(&pm_vslabs[pm_slab_of(p)])) || pm_node_of(p) == node_mine() ||
+        __atomic_exchange_n(pm_tag_at(p), PM_TAG_NONE, __ATOMIC_RELAXED) != PM_TAG_KIND)
+        return false;
+    pm_remote_free(p);
+    return true;
+}
+
+static bool free_small_of_kind(void *p, const struct pm_vslab *v) {
+    struct pm_tcache *t = pm_tcache;
+    if (!pm_kind_is_pinned(v->kind))
+        return pm_arena_return_kind(p);
+    unsigned node = node_mine();
+    if (pm_node_of(p) != node)
+        return free_pinned_far(p, node);
+    bool cached = !v->type && pm_tcache_add_pinned(t);
+    return cached ? pm_pinned_cache_free(t->pinned, p) : pm_arena_return_kind(p);
+}
+
 static bool free_of_kind(void *p) {
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
-    struct pm_tcache *t = pm_tcache;
-    bool small = pm_home_class(pm_slab_home(v)) != 0;
-    if (!small && pm_marks_any())
+    if (pm_home_class(pm_slab_home(v)))
+        return free_small_of_kind(p, v);
+    if (pm_marks_any())
         drop_marks(p);
-    if (!small)
-        return pm_extent_free_block(p);
-    bool cached = pm_kind_is_pinned(v->kind) && !v->type && pm_tcache_add_pinned(t) &&
-                  pm_node_of(p) == t->node;
-    return cached ? pm_pinned_cache_free(t->pinned, p) : pm_arena_return_kind(p);
+    return pm_extent_free_block(p);
 }
 
 // ---- free ---------------------------------------------------------------------------------------

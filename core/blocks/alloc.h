@@ -58,6 +58,9 @@ extern _Atomic uint64_t pm_alloc_far;
 void *pm_alloc_of_kind(struct pm_sort sort, size_t size, size_t align);
 // Frees the block at `p`, whose tag is `tag`. Reports misuse as PMALLOC_CHECK asks.
 void pm_alloc_free(void *p, unsigned tag);
+// Frees a small pinned block of another node whose bit on media is clear: a publish has freed it,
+// or it was reserved. Nothing is stored to media. False: `p` is none, and nothing was done.
+bool pm_alloc_free_unpinned(void *p);
 // Grows or shrinks a large block in place. The new length is rounded up to an eighth of a power of
 // two (pm_large_pages()), so that an array which grows in small steps rarely needs the extent lock.
 // False: nothing has changed and the block has to move. It may be called in any handler.

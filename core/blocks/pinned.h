@@ -7,6 +7,7 @@
 //   allocate   the slab's table, empty, and its header, or the large block's header
 //              -> the log entry -> the block's bit -> the pointer is handed out
 //   free       the bit is cleared, or a large block's entry ended -> the bytes are used again
+//   far free   an entry of a deallocation log -> the bit -> the end of the entry -> the same
 //   publish    the bits are stores of its lane
 //
 // A reserved block has no bit: it is in use in this process, and free after a crash. The log entry
@@ -41,7 +42,7 @@ unsigned pm_pinned_pop(uint32_t slab, void **blocks, unsigned want);
 int pm_pinned_adopt(uint32_t slab, struct pm_error *err);
 // Reads the type, too.
 int pm_pinned_adopt_large(struct pm_extent *e, struct pm_error *err);
-// The slab's allocated blocks, as media say, with publishes that recovery would finish.
+// The slab's allocated blocks, as media say, with publishes and frees that recovery would finish.
 void pm_pinned_used(uint32_t slab, uint64_t used[PM_BITMAP_WORDS]);
 bool pm_pinned_large_is_used(const struct pm_extent *e);
 

@@ -7,6 +7,7 @@
 #include "base/bits.h"
 #include "base/crc.h"
 #include "base/sizeclass.h"
+#include "media/log/dealloc.h"
 #include "media/log/lanes.h"
 #include "media/persist.h"
 #include "media/pinned.h"
@@ -152,7 +153,7 @@ int pm_pinned_check(uint32_t slab, unsigned cls, uint32_t line, struct pm_error 
 static uint32_t read_word(uint32_t slab, uint32_t line, unsigned word) {
     bool good;
     uint64_t place = word_place(slab, line, word);
-    return pm_lanes_pinned(place, pm_pin_read(place, &good));
+    return pm_dealloc_pinned(place, pm_lanes_pinned(place, pm_pin_read(place, &good)));
 }
 
 void pm_pinned_bits(uint32_t slab, unsigned cls, uint32_t line, uint64_t *used) {

@@ -26,7 +26,7 @@ void pm_pinned_clear(uint32_t slab, unsigned cls, uint32_t line, unsigned stripe
 
 // For recovery: checks the table and marks its lines as in use.
 int pm_pinned_check(uint32_t slab, unsigned cls, uint32_t line, struct pm_error *err);
-// Reads which blocks are allocated, with publishes that recovery would finish.
+// Reads which blocks are allocated, with publishes and frees that recovery would finish.
 void pm_pinned_bits(uint32_t slab, unsigned cls, uint32_t line, uint64_t *used);
 
 #endif

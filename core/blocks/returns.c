@@ -5,8 +5,11 @@
 #include "base/bits.h"
 #include "base/lazy_table.h"
 #include "base/nodes.h"
+#include "media/log/dealloc.h"
+#include "media/open/shard_nodes.h"
 #include "media/persist.h"
 #include "morph.h"
+#include "pinned.h"
 #include "population.h"
 
 // ---- under the bin's lock -----------------------------------------------------------------------
@@ -108,25 +111,51 @@ bool pm_remote_init(void) {
     return good;
 }
 
-// Puts a slab whose `queued` this thread has set into the queue of the bin it is in. The bin may
-// change at any time; see the head of returns.h.
-static void enqueue(uint32_t slab) {
+// Into the queue of the slab's bin, which may change at any time; see the head of returns.h. False:
+// there is no slab.
+static bool push(uint32_t slab) {
     uint32_t home = pm_slab_home(&pm_vslabs[slab]);
+    if (!pm_home_class(home))
+        return false;
     struct pm_bin *bin = &pm_arenas[pm_home_arena(home)].bin[pm_home_class(home)];
     uint32_t first = atomic_load_explicit(&bin->remote, memory_order_relaxed);
     do
         remotes[slab].next = first;
     while (!atomic_compare_exchange_weak_explicit(&bin->remote, &first, slab + 1,
                                                   memory_order_release, memory_order_relaxed));
+    return true;
+}
+
+// Puts a slab whose `queued` this thread has set into the queue of its bin. A drain may have taken
+// its last block before that, and the slab may be gone. A slab that is made there meanwhile may
+// have found it queued.
+static void enqueue(uint32_t slab) {
+    while (!push(slab)) {
+        atomic_store(&remotes[slab].queued, 0);
+        if (!pm_home_class(pm_slab_home(&pm_vslabs[slab])) ||
+            atomic_exchange(&remotes[slab].queued, 1))
+            return;
+    }
+}
+
+static void need_queued(uint32_t slab) {
+    struct pm_remote *r = &remotes[slab];
+    if (!atomic_load(&r->queued) && !atomic_exchange(&r->queued, 1))
+        enqueue(slab);
 }
 
 void pm_remote_free(const void *p) {
     uint32_t slab = pm_slab_of(p);
-    struct pm_remote *r = &remotes[slab];
     unsigned granule = (unsigned)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1)) >> PM_GRANULE_SHIFT;
-    atomic_fetch_or(&r->bits[granule / 64], 1ull << granule % 64);
-    if (!atomic_load(&r->queued) && !atomic_exchange(&r->queued, 1))
-        enqueue(slab);
+    atomic_fetch_or(&remotes[slab].bits[granule / 64], 1ull << granule % 64);
+    need_queued(slab);
+}
+
+void pm_remote_free_pinned(const void *p, unsigned node) {
+    struct pm_pin pin = pm_pin_of(p);
+    unsigned shard = (unsigned)(pm_node_memory(node).offset >> PM_SHARD_SHIFT);
+    pm_dealloc_add(shard, &(struct pm_dealloc){pin.place, pin.mask, p}, pm_remote_free);
+    need_queued(pm_slab_of(p));
 }
 
 static unsigned class_at(uint32_t slab, const void *block) {
@@ -151,11 +180,23 @@ static void return_word(struct pm_arena *arena, struct pm_bin *bin, uint32_t sla
                           : pm_return_run(arena, bin, v->size_class, blocks + i, count - i);
 }
 
+// A slab of pinned blocks may be queued for blocks that are in deallocation logs. Those that are
+// there when `queued` is cleared would not queue it again, so the logs are looked at after that.
+// They are synced before it, too, while that queues nothing.
+static void leave_queue(uint32_t slab) {
+    bool pinned = pm_kind_is_pinned(pm_vslabs[slab].kind);
+    if (pinned)
+        pm_dealloc_sync(pm_slab_node(slab), pm_remote_free);
+    atomic_store(&remotes[slab].queued, 0);
+    if (pinned)
+        pm_dealloc_sync(pm_slab_node(slab), pm_remote_free);
+}
+
 // All bits are taken before the first block returns: the last one may end the slab.
 static void drain_slab(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab) {
     struct pm_remote *r = &remotes[slab];
     uint64_t bits[PM_BITMAP_WORDS];
-    atomic_store(&r->queued, 0);
+    leave_queue(slab);
     for (unsigned w = 0; w < PM_BITMAP_WORDS; w++)
         bits[w] = atomic_load(&r->bits[w]) ? atomic_exchange(&r->bits[w], 0) : 0;
     for (unsigned w = 0; w < PM_BITMAP_WORDS; w++)
@@ -221,6 +262,7 @@ static void queue_anew(uint32_t slab) {
 void pm_remote_orphans(void) {
     if (pm_nodes.count == 1)
         return;
+    pm_dealloc_sync_all(pm_remote_free);
     for (unsigned i = 0; i < pm_arena_count; i++)
         for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
             if (pm_remote_any(&pm_arenas[i].bin[cls]))

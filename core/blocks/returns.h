@@ -19,6 +19,10 @@
 // not entirely free, and is not destroyed. The slab may change its bin while it is queued. Who
 // finds it in the wrong bin's queue pushes it to the right one.
 //
+// A pinned block is free durably before it may be handed out. Its free goes to a deallocation log
+// (media/log/dealloc.h) and queues its slab; the drain first has the logs synced, which puts their
+// blocks into the sets.
+//
 // The sets are volatile. After a crash the collector finds what is free.
 #ifndef PM_RETURNS_H
 #define PM_RETURNS_H
@@ -41,6 +45,9 @@ void pm_return_sync(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab);
 bool pm_remote_init(void);
 // Returns the block at `p` to its slab's remote set. Its tag is cleared already. Takes no lock.
 void pm_remote_free(const void *p);
+// The same of a pinned block, on media durably, by a thread of `node`. Takes a lock that few
+// threads of its node take.
+void pm_remote_free_pinned(const void *p, unsigned node);
 // Whether slabs of the bin are queued. Read without the lock, as a hint.
 static inline bool pm_remote_any(const struct pm_bin *bin) {
     return atomic_load_explicit(&bin->remote, memory_order_relaxed) != 0;

@@ -28,8 +28,11 @@
 // A heap with PM_INCOMPAT_TYPES may have typed blocks (kind_format.h). It gets the bit, in the same
 // way, before the first of them.
 #define PM_INCOMPAT_TYPES 64ull // 32 stood for something once
+// A heap with PM_INCOMPAT_DEALLOC may have entries in its deallocation logs (dealloc_format.h). It
+// gets the bit, in the same way, before the first of them.
+#define PM_INCOMPAT_DEALLOC 128ull
 #define PM_INCOMPAT_KNOWN                                                                          \
     (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL | PM_INCOMPAT_KINDS |            \
-     PM_INCOMPAT_PINNED | PM_INCOMPAT_TYPES)
+     PM_INCOMPAT_PINNED | PM_INCOMPAT_TYPES | PM_INCOMPAT_DEALLOC)
 
 #endif

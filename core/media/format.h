@@ -5,6 +5,7 @@
 // headers, index tables and the log, and the crash protocol of all. The other structs stand in:
 //
 //   bitmaps_format.h           the file bitmaps.0
+//   dealloc_format.h           frees of other nodes' pinned blocks, in the header of booklog.0
 //   kind_format.h              kinds of blocks; tables of pinned blocks, in morph.0
 //   lane_format.h              the lanes of publishes, after the root tables
 //   origin_format.h            which file a heap is, in page 1
@@ -24,7 +25,7 @@
 //   HEAP/heap.0       the program's data, no metadata; heap offset 0 is PM_HEAP_BASE
 //   HEAP/slabs.0      struct pm_slab_header[], indexed by (address - base) / 64 KiB
 //   HEAP/morph.0      index tables of slabs of two classes, tables of pinned blocks
-//   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
+//   HEAP/booklog.0    bookkeeping log: header page, with deallocation logs; then 1 KiB chunks
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
 //   HEAP/journal      pages of commits, under PMALLOC_COMMIT; and of a rewriting
@@ -65,6 +66,7 @@
 //   morph    index table --> current --> blocks of the new class are handed out
 //   free     tombstone --> the pages are reused, made a hole, or leave the end of heap.0
 //   uncache  all entries erased --> the same of all their pages
+//   far free bits of a log's entries --> its generation --> the blocks are handed out
 //   publish  blocks, stores of the lane --> its commit --> the stores --> its end --> frees
 //   close    bitmaps.0 --> close record --> all files --> "clean"
 //   remove   the superblock's name ..> the other names
@@ -136,6 +138,12 @@
 //   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]
 //     needs   the stores themselves
 //     before  the next recovery makes them again     after  every thread may change the same words
+//   entry of a deallocation log  pm_dealloc_add()                       [far killedfar farthreads]
+//     needs   the log's generation
+//     before  the block is still allocated   after  it is free: recovery clears its bit
+//   generation of one            next_generation()                      [far killedfar farthreads]
+//     needs   the bits of all its entries, clear; once in 1,024 times the entries, set to 0
+//     before  recovery clears these bits again   after  the blocks may be handed out again
 //   entry                        pm_log_append() by put()                       [small large huge]
 //     needs   length of heap.0, slab header, the chunk's zeroes and generation
 //     before  the extent is free          after  it stands; recovery frees it if it is unreachable
@@ -242,6 +250,7 @@
 
 #include "base/geometry.h"
 #include "bitmaps_format.h"
+#include "dealloc_format.h"
 #include "feature_format.h"
 #include "origin_format.h"
 
@@ -522,9 +531,11 @@ struct pm_log_header {
     uint32_t chunk_size;
     uint64_t epoch;  // sealed
     uint64_t chunks; // sealed: how many chunks were ever used; those beyond mean nothing
-    uint8_t reserved[4096 - 32];
+    uint8_t reserved[32];
+    struct pm_dealloc_log dealloc[PM_DEALLOC_LOGS];
 };
 _Static_assert(sizeof(struct pm_log_header) == 4096, "log header is one page");
+_Static_assert(offsetof(struct pm_log_header, dealloc) == 64, "lines of their own");
 
 struct pm_log_chunk {
     uint64_t epoch;      // sealed; 0 is free

@@ -23,6 +23,7 @@
 #include "media/backing/file.h"
 #include "media/commit/doubt.h"
 #include "media/feature.h"
+#include "media/log/dealloc.h"
 #include "media/log/lanes.h"
 #include "media/log/log.h"
 #include "media/open/close_record.h"
@@ -172,7 +173,10 @@ static int begin(const struct pm_recovery *r, struct pm_error *err) {
     pm_heap_dirty();
     for (unsigned i = 0; i < pm_heap.shards; i++)
         pm_log_activate(&pm_heap.shard[i]);
-    return pm_lanes_finish(err);
+    status = pm_lanes_finish(err);
+    if (status == PM_OK)
+        pm_dealloc_finish();
+    return status;
 }
 
 // Steps 2 to 4. Everything is read and checked before the first byte is written.
@@ -190,6 +194,8 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
         status = check_clean(err);
     if (status == PM_OK)
         status = check_lanes(table, options, r, err);
+    if (status == PM_OK)
+        status = pm_dealloc_check(err);
     if (status == PM_OK)
         status = pm_record_check(!pm_record_was_read(), err);
     if (status == PM_OK && options->check)

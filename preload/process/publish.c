@@ -163,10 +163,24 @@ EXPORT void pmalloc_defer_free(pmalloc_op *op, void *p) {
     set(op, is_pinned(p) ? OP_UNPINNED : p ? OP_DEFERRED : OP_EMPTY, p, 0);
 }
 
+// A pinned block of an element is not allocated on media, any more or yet.
+static bool free_unpinned(void *p) {
+    struct pm_cancel held = pm_cancel_hold();
+    bool freed = pm_alloc_free_unpinned(p);
+    pm_cancel_release(held);
+    return freed;
+}
+
+static void free_op(const pmalloc_op *op) {
+    bool pinned = op->kind == OP_PINNED || op->kind == OP_UNPINNED;
+    if (pm_nodes.count == 1 || !pinned || !free_unpinned(op->at))
+        pm_free_now(op->at);
+}
+
 EXPORT void pmalloc_cancel(pmalloc_op *op, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (op[i].kind == OP_BLOCK || op[i].kind == OP_PINNED)
-            pm_free_now(op[i].at);
+            free_op(&op[i]);
         op[i].kind = OP_EMPTY;
     }
 }
@@ -334,7 +348,7 @@ EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
         return -1;
     for (size_t i = 0; i < n; i++) {
         if (op[i].kind == OP_DEFERRED || op[i].kind == OP_UNPINNED)
-            pm_free_now(op[i].at);
+            free_op(&op[i]);
         op[i].kind = OP_EMPTY;
     }
     return 0;

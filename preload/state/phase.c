@@ -9,6 +9,7 @@
 #include "blocks/tcache.h"
 #include "media/adopt.h"
 #include "media/backing/marks.h"
+#include "media/log/dealloc.h"
 #include "media/log/lanes.h"
 #include "pages/extent.h"
 
@@ -122,6 +123,7 @@ void pm_process_each_lock(void (*step)(struct pm_lock *)) {
     for (unsigned i = 0; i < PM_PINNED_LOCKS; i++)
         step(&pm_pinned_locks[i].lock);
     lock_bins(step);
+    pm_dealloc_each_lock(step);
     for (unsigned i = 0; i < PM_LANES; i++)
         step(&pm_lane_locks[i]);
     for (unsigned i = 0; i < PM_SHARDS; i++) // of all that there may be: a thread may make one

@@ -93,7 +93,8 @@ static void expect_captured(const char *roots, bool done) {
 // With `world->two` every heap has two shards from the first start on, and extents come from either
 // by chance.
 static void make_two_shards(void) {
-    if (!world->two || world->fixed || pm_heap.shards > 1 || pm_shards_most() < 2)
+    if (!world->two || world->fixed || pm_nodes.count > 1 || pm_heap.shards > 1 ||
+        pm_shards_most() < 2)
         return;
     pm_lock(&pm_heap.shard[0].lock);
     if (!pm_shard_make(0))

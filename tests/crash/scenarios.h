@@ -36,6 +36,8 @@ void scenario_emptied(unsigned phase);
 void scenario_publish(unsigned phase);
 void scenario_publishers(unsigned phase);
 void scenario_heir(unsigned phase);
+void scenario_far(unsigned phase);
+void scenario_far_threads(unsigned phase);
 // In scenarios_medium.c.
 void scenario_remade(unsigned phase);
 void scenario_from(unsigned phase);

@@ -4,9 +4,11 @@
 // The scenarios of publish: 1 to 16 stores to words of a captured variable, to a table in the heap
 // and to a root slot, with blocks that become reachable and others that are freed.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/nodes.h"
 #include "preload/pmalloc.h"
 #include "process/entry.h"
 #include "program.h"
@@ -74,7 +76,7 @@ static void replace_pinned(struct table *t) {
     struct object **at = &t->entry[rnd(t->count)], *old = *at;
     uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 90000);
     world->expect.publish[schedule_self()] = (struct publish){.count = 0};
-    world->expect.loose = 1;
+    world->expect.loose++;
     struct object *o = pmalloc_alloc(size, 0, PMALLOC_PINNED | PMALLOC_TYPE(object_type(size)));
     if (!o)
         broken("no memory for an object");
@@ -83,7 +85,7 @@ static void replace_pinned(struct table *t) {
     data_store_u64(at, (uint64_t)(uintptr_t)o);
     world->expect.allocated += !old;
     pm_free(old);
-    world->expect.loose = 0;
+    world->expect.loose--;
 }
 
 static bool has(const struct table *t, const void *p) {
@@ -277,14 +279,64 @@ void scenario_publish(unsigned phase) {
         program_close();
 }
 
-static void worker(void *arg) {
-    for (unsigned i = 0; i < 8; i++)
-        step(arg, schedule_self() == 1 ? 0 : PUBLISHED / 2, PUBLISHED / 2);
-}
-
 // From now on other threads store to the words of these.
 static void forget_publishes(void) {
     memset(world->expect.publish, 0, sizeof world->expect.publish);
+}
+
+// ---- frees on another node ----------------------------------------------------------------------
+
+static void go_to_a_node(void) {
+    pm_node_move((unsigned)rnd(2));
+    pmalloc_migrate();
+}
+
+// Pinned objects that are freed on either node, and whose blocks come back and are used again.
+static void replace_far(struct table *t, unsigned times) {
+    for (unsigned i = 0; i < times; i++) {
+        if (rnd(2))
+            go_to_a_node();
+        replace_pinned(t);
+        if (rnd(3) == 0)
+            pm_trim();
+    }
+}
+
+static void two_nodes(void) {
+    setenv("PMALLOC_TOPOLOGY", "2x1", 1);
+    setenv("PMALLOC_LIMIT", "2T", 1); // addresses for two
+}
+
+void scenario_far(unsigned phase) {
+    two_nodes();
+    struct table *t = start(NULL);
+    replace_far(t, 60);
+    if (phase % 2)
+        program_close();
+}
+
+static void far_worker(void *arg) { replace_far(arg, 20); }
+
+// What one thread syncs another one is given.
+void scenario_far_threads(unsigned phase) {
+    (void)phase;
+    two_nodes();
+    start(NULL);
+    struct table *t[2];
+    forget_publishes();
+    for (unsigned slot = 0; slot < 2; slot++)
+        t[slot] = program_table(slot, ENTRIES);
+    schedule_start(far_worker, t[0]);
+    schedule_start(far_worker, t[1]);
+    schedule_join();
+    program_close();
+}
+
+// ---- publishes by threads -----------------------------------------------------------------------
+
+static void worker(void *arg) {
+    for (unsigned i = 0; i < 8; i++)
+        step(arg, schedule_self() == 1 ? 0 : PUBLISHED / 2, PUBLISHED / 2);
 }
 
 static void heir(void *unused) {

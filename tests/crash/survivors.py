@@ -6,6 +6,10 @@ reason. The texts are those of the source lines."""
 # Call sites that no scenario can reach: (function, text of the line) -> reason.
 UNREACHED = {
     (
+        "next_generation",
+        "pm_make_durable(m->entry, sizeof m->entry);",
+    ): "every 1,024th sync of a log; tests/unit/test_dealloc.c goes round and looks at the order",
+    (
         "give_name",
         "if (renameat(other.dir_fd, from, other.dir_fd, to) != 0 ||",
     ): "the copy of a fork; tests/integration/test_fork.py kills it at random instants",

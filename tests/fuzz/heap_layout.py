@@ -21,6 +21,7 @@ CORE = pathlib.Path(__file__).resolve().parents[2] / "core"
 LAYOUT = (
     CORE / "base" / "geometry.h",
     CORE / "media" / "origin_format.h",
+    CORE / "media" / "dealloc_format.h",
     CORE / "media" / "format.h",
     CORE / "media" / "bitmaps_format.h",
     CORE / "media" / "lane_format.h",

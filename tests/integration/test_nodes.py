@@ -15,8 +15,10 @@ import pytest
 from conftest import (
     BUILD,
     compiled,
+    counted,
     data_files,
     fingerprint,
+    linked,
     on_media,
     recover,
     recovered,
@@ -31,9 +33,17 @@ from conftest import (
 )
 
 
+KILLS = int(os.environ.get("PINNED_KILLS", "0"))
+
+
 @pytest.fixture(scope="module")
 def roam():
     return compiled("roam.c")
+
+
+@pytest.fixture(scope="module")
+def freed_far():
+    return linked("freed_far.c")
 
 
 def figures(done):
@@ -96,6 +106,32 @@ def test_kills(workload, processes, rng, name):
     # it overwrites that word they are leaks: now and then some hundred.
     found = recovered(work.heap)
     assert found["leaked_objects"] <= found["live_objects"] // 10
+
+
+@pytest.mark.parametrize("settings", ({}, {"COMMIT": "api"}, {"BACKGROUND": "decay"}))
+@pytest.mark.parametrize("nodes", ("2x1", "3x2", "16x1"))
+def test_kills_among_frees_of_pinned_blocks(freed_far, heap, processes, rng, nodes, settings):
+    """A free on another node is durable, and what is in use again no old free takes away. Each kill
+    may leave one block for each thread in no place, which the program frees at its next start."""
+    settings = {"HEAP": heap, "preload": False, **settings}
+    changes = 0
+    for number in range(KILLS or 4):
+        topology = {"TOPOLOGY": f"{nodes}/3"} if number % 4 < 3 else {}
+        process = start([freed_far, "run", 4], **settings, **topology)
+        processes.append(process)
+        seen = counted(process.stdout.readline())[1]
+        assert seen >= changes and "ready" in process.stdout.readline(), process.stderr.read()
+        changes = seen
+        time.sleep(rng.uniform(0, 0.2))
+        process.kill()
+        assert process.wait() == -9, process.stderr.read()
+        if number % 3 == 0:
+            recovered(heap)
+    blocks, last = counted(succeeds(run([freed_far, "check"], **settings)))
+    assert last >= changes and 0 < blocks <= 512
+    info = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    assert info["pinned"] == blocks
+    assert data_files(heap) >= 2
 
 
 @pytest.mark.parametrize("collect", ("always", "crash"))

@@ -98,11 +98,11 @@ def lists(request, pinned, heap, processes, rng):
     return Lists()
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_kills(lists, threads):
+@pytest.mark.parametrize("threads, nodes", [(1, None), (4, None), (4, "3x1/5")])
+def test_kills(lists, threads, nodes):
     changes = 0
     for _ in range(KILLS or 12):
-        _, seen = lists.kill("run", threads)
+        _, seen = lists.kill("run", threads, TOPOLOGY=nodes)
         assert seen >= changes
         changes = seen
     assert lists.end()[1] >= changes > 12

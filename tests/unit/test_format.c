@@ -328,7 +328,11 @@ static void test_booklog(void) {
     FIELD(pm_log_header, chunk_size, 12, 4);
     FIELD(pm_log_header, epoch, 16, 8);
     FIELD(pm_log_header, chunks, 24, 8);
-    FIELD(pm_log_header, reserved, 32, 4064);
+    FIELD(pm_log_header, reserved, 32, 32);
+    FIELD(pm_log_header, dealloc, 64, 4032);
+    SIZE(pm_dealloc_log, 576);
+    FIELD(pm_dealloc_log, generation, 0, 8);
+    FIELD(pm_dealloc_log, entry, 8, 568);
     SIZE(pm_log_chunk, 1024);
     FIELD(pm_log_chunk, epoch, 0, 8);
     FIELD(pm_log_chunk, generation, 8, 8);
@@ -349,6 +353,7 @@ static void test_kinds(void) {
     CHECK_EQ(PM_INCOMPAT_KINDS, 8);
     CHECK_EQ(PM_INCOMPAT_PINNED, 16);
     CHECK_EQ(PM_INCOMPAT_TYPES, 64);
+    CHECK_EQ(PM_INCOMPAT_DEALLOC, 128);
     CHECK_EQ(sizeof(struct pm_pinned_table), 64);
     CHECK_EQ(PM_KIND_POINTER_FREE, 1);
     CHECK_EQ(PM_KIND_TYPED, 2);

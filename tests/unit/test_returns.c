@@ -147,6 +147,32 @@ static void test_a_thread_that_a_fork_has_cut_off(void) {
     good();
 }
 
+// A drain takes a slab's last block before the thread that freed it queues the slab, which is gone
+// then. The slab that comes in its place must not pass for queued.
+static void test_a_slab_that_is_gone(void) {
+    start_at(NULL);
+    unsigned per = pm_classes[CLS].blocks;
+    MUST(fill(0, CLS, 1) == 1);
+    uint32_t slab = pm_slab_of(got[0]);
+    struct pm_bin *bin = &pm_arenas[0].bin[CLS];
+    pm_remote_free(got[0]);
+    uint32_t queue = bin->remote;
+    pm_remote_drain_all();
+    pm_take_back();
+    CHECK_EQ(pm_vslabs[slab].size_class, 0);
+    bin->remote = queue; // it comes late
+    pm_remote_drain_all();
+    for (unsigned i = 0; i < pm_arena_count; i++)
+        CHECK_EQ(pm_arenas[i].bin[0].remote, 0); // no class has this bin, so nobody drains it
+    MUST(fill(0, CLS, per) == per);
+    CHECK_EQ(pm_slab_of(got[0]), slab);
+    pm_remote_free(got[0]);
+    CHECK(pm_remote_any(bin));
+    pm_remote_drain_all();
+    CHECK_EQ(used(CLS), per - 1);
+    good();
+}
+
 // The slab is queued in one bin and has moved to another.
 static void test_a_slab_that_changes_its_arena(void) {
     start_at(NULL);
@@ -235,6 +261,7 @@ int main(void) {
     RUN_CHILD(memory_is_out);
     RUN_CHILD(a_slab_that_morphs);
     RUN_CHILD(a_thread_that_a_fork_has_cut_off);
+    RUN_CHILD(a_slab_that_is_gone);
     RUN_CHILD(a_slab_that_changes_its_arena);
     RUN_CHILD(threads);
     return CHECK_DONE();
