@@ -51,7 +51,8 @@ static void count_bin(struct pm_bin *bin, unsigned cls, struct pm_stats *stats) 
 static void count_class(unsigned cls, struct pm_stats *out) {
     struct pm_class_stats *c = &out->cls[cls];
     for (unsigned a = 0; a < pm_arena_count; a++)
-        count_bin(&pm_arenas[a].bin[cls], cls, out);
+        if (pm_arena_is_made(&pm_arenas[a])) // of a node that no thread has used none is
+            count_bin(&pm_arenas[a].bin[cls], cls, out);
     uint64_t rest = c->blocks - c->free, held = pm_tcache_held(cls);
     c->cached = held < rest ? held : rest; // a thread may have filled its cache meanwhile
     c->used = rest - c->cached;
