@@ -106,7 +106,7 @@ static struct pm_range_table table = {.element = sizeof *remotes, .shift = PM_SL
 bool pm_remote_init(void) {
     if (pm_nodes.count == 1)
         return true;
-    bool good = pm_range_table_reserve(&table, pm_range);
+    bool good = pm_range_table_reserve(&table, pm_range) && pm_dealloc_init();
     remotes = (struct pm_remote *)(void *)table.table[0].map;
     return good;
 }

@@ -138,7 +138,7 @@
 //   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]
 //     needs   the stores themselves
 //     before  the next recovery makes them again     after  every thread may change the same words
-//   entry of a deallocation log  pm_dealloc_add()                       [far killedfar farthreads]
+//   entry of a deallocation log  append_freed()                         [far killedfar farthreads]
 //     needs   the log's generation
 //     before  the block is still allocated   after  it is free: recovery clears its bit
 //   generation of one            next_generation()                      [far killedfar farthreads]

@@ -240,7 +240,7 @@ def _superblock(layout, data):
 
 
 def _booklog(layout, data):
-    yield from layout.leaves("pm_log_header", "booklog.header", 0, {})
+    yield from layout.leaves("pm_log_header", "booklog.header", 0, {"dealloc": 2, "entry": 2})
     chunk, at = layout.structs["pm_log_chunk"].size, layout.structs["pm_log_header"].size
     for i in range((len(data) - at) // chunk):
         yield from layout.leaves("pm_log_chunk", f"booklog.chunk[{i}]", at + i * chunk, {})

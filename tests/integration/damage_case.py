@@ -24,6 +24,7 @@ INFORMATIVE = [
     (r"state\.state", ALL - DIRTY, "clean read as dirty is recovered as after a crash"),
     (r"state\.origin\..*", ALL, "the case is a copy, which has none (test_copies.py)"),
     (r"booklog\.header\.reserved", ALL, "not used"),
+    (r"booklog\.header\.dealloc.*", ALL, "of a heap without frees on another node"),
     (r"objects\.reserved", ALL, "not used"),
     (r"objects\.generation", ALL, "0: a heap without a record"),
     (r"objects\.[ab]\.size", ALL, "bytes after the last packed object"),

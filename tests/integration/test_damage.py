@@ -469,7 +469,7 @@ def test_fields_are_the_header_s():
     in them."""
     layout = Layout()
     media = ROOT / "core" / "media"
-    FORMATS = ("format", "origin_format", "outside_format")
+    FORMATS = ("format", "origin_format", "outside_format", "dealloc_format")
     FORMATS += ("bitmaps_format", "lane_format", "objects_format", "types_format")
     FORMATS += ("journal/instants_format", "recovered_format", "rebased_format")
     text = "".join((media / f"{name}.h").read_text("utf-8") for name in FORMATS)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/crc.h"
+#include "base/own_memory.h"
 #include "log_chunks.h"
 #include "media/heap.h"
 #include "media/persist.h"
@@ -25,8 +26,16 @@ struct log {
     const void *block[PM_DEALLOC_ENTRIES];
 } __attribute__((aligned(64)));
 
-static struct log logs[PM_SHARDS][PM_DEALLOC_LOGS] = {
-    [0 ... PM_SHARDS - 1] = {[0 ... PM_DEALLOC_LOGS - 1] = {.lock = PM_LOCK(PM_RANK_DEALLOC)}}};
+static struct log (*logs)[PM_DEALLOC_LOGS]; // by shard; NULL: there is one node
+
+bool pm_dealloc_init(void) {
+    if (!logs)
+        logs = pm_own_reserve(PM_SHARDS * sizeof *logs);
+    for (unsigned shard = 0; logs && shard < PM_SHARDS; shard++)
+        for (unsigned log = 0; log < PM_DEALLOC_LOGS; log++)
+            pm_lock_init(&logs[shard][log].lock, PM_RANK_DEALLOC);
+    return logs != NULL;
+}
 
 static struct pm_dealloc_log *on_media(unsigned shard, unsigned log) {
     return &pm_log_head(&pm_heap.shard[shard])->dealloc[log];
@@ -146,7 +155,7 @@ void pm_dealloc_sync(unsigned node, pm_dealloc_freed_fn *fn) { sync_of(1u << nod
 void pm_dealloc_sync_all(pm_dealloc_freed_fn *fn) { sync_of(UINT32_MAX, fn); }
 
 void pm_dealloc_each_lock(void (*step)(struct pm_lock *)) {
-    for (unsigned shard = 0; shard < PM_SHARDS; shard++)
+    for (unsigned shard = 0; logs && shard < PM_SHARDS; shard++)
         for (unsigned log = 0; log < PM_DEALLOC_LOGS; log++)
             step(&logs[shard][log].lock);
 }
@@ -171,7 +180,7 @@ static unsigned lock_log(unsigned shard) {
     return first;
 }
 
-static void append(unsigned shard, unsigned log, const struct pm_dealloc *freed) {
+static void append_freed(unsigned shard, unsigned log, const struct pm_dealloc *freed) {
     struct log *l = &logs[shard][log];
     struct pm_dealloc_log *m = on_media(shard, log);
     unsigned slot = slot_of(l->count);
@@ -188,7 +197,7 @@ void pm_dealloc_add(unsigned shard, const struct pm_dealloc *freed, pm_dealloc_f
     if (logs[shard][log].count == PM_DEALLOC_ENTRIES)
         sync_log(shard, log, fn);
     if (pm_heap_on_media())
-        append(shard, log, freed);
+        append_freed(shard, log, freed);
     else
         fn(freed->block);
     pm_unlock(&logs[shard][log].lock);

@@ -32,6 +32,8 @@ struct pm_dealloc {
     const void *block;
 };
 
+// Makes room for what is volatile, where there are several nodes. False: there is no memory.
+bool pm_dealloc_init(void);
 // Records a free durably, in a log of shard `shard`. Where all of that shard's logs are full, it
 // syncs one. Off media the free is complete at once.
 void pm_dealloc_add(unsigned shard, const struct pm_dealloc *freed, pm_dealloc_freed_fn *fn);
