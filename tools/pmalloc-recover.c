@@ -42,12 +42,13 @@
 
 enum { KEY_CHECK = 256, KEY_DRY_RUN, KEY_COPY, KEY_JSON, KEY_PURGE, KEY_DROP_ROOT, KEY_REBASE };
 enum { KEY_RENAME_ROOT = KEY_REBASE + 1, KEY_AT, KEY_POINTERS, KEY_MAKE, KEY_GROW, KEY_SIZE };
-enum { KEY_JOURNAL = KEY_SIZE + 1, KEY_FROM, KEY_FORCE, KEY_YES, KEY_SPARE, KEY_TO_NODE };
+enum { KEY_JOURNAL = KEY_SIZE + 1, KEY_FROM, KEY_FORCE, KEY_YES, KEY_SPARE };
+enum { KEY_TO_NODE = KEY_SPARE + 1, KEY_TRANSIENT };
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
     "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME [--yes]] [--pointers FORMS] "
-    "[--to-node N] [--threads N] [--json] HEAP",
+    "[--to-node N] [--transient stacks|clear] [--threads N] [--json] HEAP",
     "--rename-root OLD NEW [--json] HEAP",
     "--rebase [--dry-run] PROGRAM HEAP",
     "[--purge[=all] [--yes]] [--json]",
@@ -89,6 +90,9 @@ static const struct cli_option options[] = {
     {KEY_POINTERS, "pointers", "FORMS",
      "Which words count as pointers, as PMALLOC_POINTERS says it (see libpmalloc). Without it "
      "those count that the program's last run has looked for."},
+    {KEY_TRANSIENT, "transient", "stacks|clear",
+     "Let words of blocks that lead into what the program's last run had mapped become NULL, as "
+     "PMALLOC_TRANSIENT does it (see libpmalloc). With --dry-run: count them."},
     {KEY_JSON, "json", NULL, "Print the report as one JSON object on standard output."},
     {'t', "threads", "N", "Mark with N threads, 1 to 64 (default: one for each core)."},
     {KEY_RENAME_ROOT, "rename-root", "OLD NEW",
@@ -175,7 +179,7 @@ struct request {
     uint64_t size, journal, spare;
     unsigned threads;
     struct to_node to_node;
-    const char *drop_root, *rename_root, *rename_to, *from, *heap, *pointers;
+    const char *drop_root, *rename_root, *rename_to, *from, *heap, *pointers, *transient;
 };
 
 static uint64_t size_of(const char *option, const char *value) {
@@ -220,6 +224,9 @@ static void take(int key, const char *value, void *arg) {
     case KEY_POINTERS:
         q->pointers = value;
         break;
+    case KEY_TRANSIENT:
+        q->transient = value;
+        break;
     case KEY_SIZE:
         q->size = size_of("size", value);
         break;
@@ -249,7 +256,7 @@ static void take(int key, const char *value, void *arg) {
 
 static bool works(const struct request *q) {
     return q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good ||
-           q->pointers || q->rename_root || q->to_node.wanted;
+           q->pointers || q->transient || q->rename_root || q->to_node.wanted;
 }
 
 static void check_request(const struct request *q) {
@@ -267,6 +274,8 @@ static void check_request(const struct request *q) {
             &tool,
             "--pointers %s: use plain, or some of tagged,unaligned,relative,base32,end,before",
             q->pointers);
+    if (q->transient && strcmp(q->transient, "stacks") != 0 && strcmp(q->transient, "clear") != 0)
+        cli_wrong(&tool, "--transient %s: use stacks or clear", q->transient);
     if (q->spares && (works(q) || q->purge || q->make || q->rebase || !q->heap))
         cli_wrong(&tool, "--spare goes with --grow, --size and --json alone, and a heap");
     if (makes && (works(q) || q->purge))
@@ -592,6 +601,8 @@ int main(int argc, char **argv) {
                                                 q.journal, q.grow, q.force, q.yes, q.json});
     if (q.pointers) // check_request() has read it
         pm_option_set("PMALLOC_POINTERS", q.pointers, &(struct pm_error){0});
+    if (q.transient)
+        pm_option_set("PMALLOC_TRANSIENT", q.transient, &(struct pm_error){0});
     pm_journal_take_good = q.at_good;
     if (q.heap)
         return recover(&q);

@@ -96,6 +96,11 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_PERCEN
       "are hashed by an address that has moved. numbered: lambdas and statics of one name "        \
       "are the same in the same order, if there are as many as before. stale: a word of "          \
       "which it cannot be proved where it should lead is one that nobody reads; it becomes 0")     \
+    X(transient, "PMALLOC_TRANSIENT", PM_TYPE_CHOICE, "keep", "keep|stacks|clear",                 \
+      "Words of blocks that lead into what the last run had mapped beside its heap, and which is " \
+      "gone. keep: a line says that there are some. stacks: those that lead into its stacks and "  \
+      "thread-local memory become NULL at the start. clear: also those that lead into files and "  \
+      "memory that it had mapped itself. A number that looks like such an address becomes 0, too") \
     X(program, "PMALLOC_PROGRAM", PM_TYPE_TEXT, "", "GLOB",                                        \
       "Only programs whose name matches use a persistent heap. Others run on volatile memory")     \
     X(backing, "PMALLOC_BACKING", PM_TYPE_CHOICE, "file", "file|volatile",                         \
@@ -210,6 +215,7 @@ enum { PM_BACKGROUND_NONE, PM_BACKGROUND_DECAY };
 enum { PM_FORK_PRIVATE, PM_FORK_COPY, PM_FORK_FOLLOW };
 enum { PM_LOCKS_RESET, PM_LOCKS_KEEP };
 enum { PM_REBASE_AUTO, PM_REBASE_REFUSE, PM_REBASE_REPORT, PM_REBASE_LOOK, PM_REBASE_ONLY };
+enum { PM_TRANSIENT_KEEP, PM_TRANSIENT_STACKS, PM_TRANSIENT_CLEAR };
 enum { PM_SEMAPHORES_WAIT, PM_SEMAPHORES_LOCK };
 enum { PM_LEAKS_OFF, PM_LEAKS_SIZES, PM_LEAKS_STACKS };
 enum { PM_LOG_TEXT, PM_LOG_JSON };

@@ -6,8 +6,10 @@
 
 #include "mark_index.h"
 #include "media/outside.h"
+#include "roots/objects_record.h"
 #include "roots/root_table.h"
 #include "sample.h"
+#include "transient.h"
 #include "way.h"
 
 bool pm_out_begin(struct pm_out *o) {
@@ -18,6 +20,7 @@ bool pm_out_begin(struct pm_out *o) {
         from = o->range[i].from < from ? o->range[i].from : from;
         to = o->range[i].to > to ? o->range[i].to : to;
     }
+    pm_record_read();
     if (o->count)
         o->high = pm_high_halves(from, to - from, false);
     return o->count;
@@ -29,6 +32,9 @@ static void count_word(struct pm_out *o, uint64_t word, uint64_t at,
         struct pm_out_row *row = &o->row[i];
         if (word - o->range[i].from >= o->range[i].to - o->range[i].from)
             continue;
+        bool becomes_null = !h->in_root && pm_transient_is(o->range[i].kind);
+        if (becomes_null || pm_record_lay_at(word))
+            return;
         if (!row->words++)
             *row = (struct pm_out_row){1, h->in_root, h->number, at, h->size};
         return;

@@ -38,6 +38,7 @@
 #include "roots/objects_record.h"
 #include "roots/program.h"
 #include "roots/root_table.h"
+#include "transient.h"
 #include "way.h"
 #include "workers.h"
 
@@ -329,7 +330,7 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
     if (pinned) // media say it, whatever else has been marked or kept
         pm_pinned_used(slab, pm_free_bits(&pm_vslabs[slab]));
     (r->uncollected && !pinned ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
-    if (!r->marked) // else the file system has been asked, which takes longer than all else here
+    if (!options->asked_for_holes) // to ask the file system takes longer than all else here
         pm_holes_suppose(slab);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count; i++) {
@@ -501,7 +502,13 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     // Also where the bitmaps of a clean close have said what is live.
     struct pm_recover_options held = *options;
     held.hold = options->write && pm_options.collect.number == PM_COLLECT_API && !r->marked;
+    bool clears = pm_transient_wanted() && !options->borrow && !looks;
+    if (clears && !r->marked)
+        pm_holes_find(false);
+    held.asked_for_holes = r->marked || clears;
     sweep(&held, r);
+    if (clears)
+        r->cleared = pm_transient_clear(r->markers, options->write);
     if (options->write && (r->marked || pm_options.collect.number >= PM_COLLECT_LATER))
         pm_kept_record(r->marked        ? PM_KEPT_COLLECTED
                        : r->uncollected ? PM_KEPT_ALL

@@ -9,6 +9,7 @@
 //   4 finish what was published (media/log/lanes.h); make the gaps free extents, finish a resize
 //   5 mark in parallel from the roots         mark.h
 //   6 sweep: free what is not marked; the log is made durable once, for all of it
+//   7 PMALLOC_TRANSIENT: words of blocks that lead to what is gone become NULL (transient.h)
 //
 // Steps 1 and 2 write nothing, so a damaged heap is refused unchanged. A crash at any point leaves
 // a heap that the same recovery handles.
@@ -45,6 +46,7 @@ struct pm_recovery {
         const char *way; // to one that has such a word; "": not known
     } disguised;
     const struct pm_out_found *out; // words that lead out of the heap and nobody has told of; NULL
+    uint64_t cleared;               // words that became NULL, or would (transient.h)
     uint64_t reached_before;        // bytes, where less than half of it is reached now; else 0
     uint64_t overflows;             // how often noted stripes were scanned again
     double seconds, mark_seconds;
@@ -53,13 +55,15 @@ struct pm_recovery {
 struct pm_recover_options {
     bool write;  // false: nothing on media changes; the result is what a recovery would find
     bool borrow; // without `write`, for pm_heap_borrow(): see below
-    bool hold;   // set by pm_recover() itself: what it finds is held (blocks/kinds.h)
+    // Set by pm_recover() itself: what it finds is held (blocks/kinds.h); it is known which pages
+    // are holes.
+    bool hold, asked_for_holes;
     bool check;  // without `write`: only steps 1 and 2, and what the publishes say
     bool beside; // PMALLOC_COLLECT=background: what is kept is collected later (beside.h)
     struct pm_mark_options mark;
 };
 
-// Steps 2 to 6, for a heap that is open and mapped. No other thread uses the heap. If the heap has
+// Steps 2 to 7, for a heap that is open and mapped. No other thread uses the heap. If the heap has
 // no roots, nothing is reachable, so everything is freed.
 //
 // Under PMALLOC_COLLECT=later nothing is marked or freed after a crash, unless kept.h says that the

@@ -7,8 +7,7 @@
 #include "mark_index.h"
 #include "media/backing/backing.h"
 
-// The pages of a block that are no holes of its slab.
-static void each_page(struct pm_piece p, uint16_t holes, pm_piece_fn *fn, void *arg) {
+void pm_piece_pages(struct pm_piece p, uint16_t holes, pm_piece_fn *fn, void *arg) {
     for (uint64_t at = p.block, end = p.block + p.size, to; at < end; at = to) {
         to = holes ? (at | (PM_PAGE_SIZE - 1)) + 1 : end;
         to = to < end ? to : end;
@@ -28,9 +27,9 @@ static void each_in_slab(uint32_t slab, pm_piece_fn *fn, void *arg) {
         uint64_t size = pm_classes[population[p].cls].size;
         for (unsigned i = 0; i < pm_classes[population[p].cls].blocks; i++)
             if (pm_bit(population[p].bits, i))
-                each_page((struct pm_piece){((uint64_t)slab << PM_SLAB_SHIFT) + i * size, size,
-                                            population[p].cls, 0, size},
-                          pm_mark_holes(slab), fn, arg);
+                pm_piece_pages((struct pm_piece){((uint64_t)slab << PM_SLAB_SHIFT) + i * size, size,
+                                                 population[p].cls, 0, size},
+                               pm_mark_holes(slab), fn, arg);
     }
 }
 

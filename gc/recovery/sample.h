@@ -18,6 +18,8 @@ struct pm_piece {
 };
 
 typedef void pm_piece_fn(const struct pm_piece *piece, void *arg);
+// Calls `fn` for the parts of a small block that lie on no holes of its slab.
+void pm_piece_pages(struct pm_piece block, uint16_t holes, pm_piece_fn *fn, void *arg);
 // Calls `fn` for about `bytes` bytes. Returns whether that is all there is.
 bool pm_sample_each(uint64_t bytes, pm_piece_fn *fn, void *arg);
 

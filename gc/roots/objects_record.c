@@ -128,6 +128,18 @@ bool pm_record_was_read(void) {
 
 bool pm_record_read(void) { return pm_record_was_read() || read_record() == THERE; }
 
+bool pm_record_lay_at(uint64_t address) {
+    const struct pm_state *state = &pm_heap.super->state;
+    const struct pm_program *p = &state->program;
+    bool read = pm_record_was_read();
+    for (unsigned i = 0; read && i < entries; i++)
+        if (address - entry[i].start < entry[i].end - entry[i].start)
+            return true;
+    return !read && state->program_crc == pm_crc32c(0, p, sizeof *p) &&
+           (address - p->main_start < p->main_end - p->main_start ||
+            address - p->libs_start < p->libs_end - p->libs_start);
+}
+
 static enum reading read_packed(void) {
     enum reading r = THERE;
     for (unsigned i = 0; r == THERE && i < entries; i++) {

@@ -27,6 +27,9 @@ bool pm_record_was_read(void);
 int pm_record_check(bool all, struct pm_error *err);
 // The entries that were read.
 const struct pm_objects_entry *pm_record_entries(unsigned *count);
+// Whether the program or one of its libraries lay at an address: by what was read, or by the
+// program on record where a heap has no record of objects.
+bool pm_record_lay_at(uint64_t address);
 // The packed object of an entry: e->bytes, which the caller unmaps. NULL: there is none, or it is
 // not whole (errno is 0), or it cannot be read.
 const void *pm_record_packed(const struct pm_objects_entry *e);

@@ -152,6 +152,9 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
                  recovery->was_clean ? "clean" : "recovered", (unsigned long)recovery->live_objects,
                  (unsigned long)recovery->live_bytes, (unsigned long)recovery->reclaimed_bytes,
                  recovery->seconds);
+    if (recovery->cleared)
+        add(result, sizeof result, "; %lu words that led into what is gone are NULL",
+            (unsigned long)recovery->cleared);
     bool commits = pm_heap_is_journaled();
     const char *row =
         pm_heap.nameless ? "ends with the process unless it gets a root" : pm_persist_row();

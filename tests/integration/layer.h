@@ -30,7 +30,7 @@ static const char *variable(const char *name) {
 }
 
 // Whether the descriptor's file has a path that ends so; "": none has.
-static bool ends_in(int fd, const char *name, char path[4096]) {
+static inline bool ends_in(int fd, const char *name, char path[4096]) {
     char link[64];
     size_t end = strlen(name);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);

@@ -43,6 +43,7 @@ REPORT = {
     "disguised_form": str,
     "disguised_way": str,
     "words_out": int,
+    "words_cleared": int,
     "leaked_bytes": int,
     "reclaimed_bytes": int,
     "reclaimed_slabs": int,

@@ -6,15 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bits.h"
-#include "blocks/population.h"
 #include "info_print.h"
 #include "marking/words.h"
-#include "media/backing/backing.h"
 #include "media/outside.h"
 #include "member_path.h"
-#include "pages/extent.h"
 #include "recovery/out.h"
+#include "recovery/used.h"
 #include "roots/root_table.h"
 
 #define HOLDERS 4096u // a power of two; half of them are used
@@ -133,47 +130,11 @@ static void look_at(const struct look *l, const char *bytes, uint64_t len, uint6
 
 // ---- blocks and roots ---------------------------------------------------------------------------
 
-static void look_at_small(struct look *l, uint16_t holes) {
-    for (uint64_t at = l->block, end = l->block + l->size, to; at < end; at = to) {
-        to = holes ? (at | (PM_PAGE_SIZE - 1)) + 1 : end;
-        to = to < end ? to : end;
-        if (!(holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1))
-            look_at(l, pm_heap_at(at), to - at, at - l->block);
-    }
-}
-
-static void look_at_slab(struct look *l, uint32_t slab) {
-    struct pm_population population[2];
-    uint64_t used[PM_BITMAP_WORDS];
-    const struct pm_vslab *v = &pm_vslabs[slab];
-    unsigned count = pm_slab_populations(v, population);
-    for (unsigned p = 0; p < count && pm_kind_has_pointers(v->kind); p++) {
-        l->size = pm_classes[population[p].cls].size;
-        pm_population_used(v, &population[p], used);
-        PM_EACH_BIT(i, used, pm_slab_words(population[p].cls)) {
-            l->block = ((uint64_t)slab << PM_SLAB_SHIFT) + i * l->size;
-            look_at_small(l, v->holes);
-        }
-    }
-}
-
-static void look_at_large(struct look *l) {
-    struct pm_written known = {0};
-    uint64_t at = l->block, end = l->block + l->size, len;
-    for (; (len = pm_heap_next_data(&known, &at, end)) != 0; at += len)
-        look_at(l, pm_heap_at(at), len, at - l->block);
-}
-
-static void look_at_blocks(struct look *l) {
-    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
-        const struct pm_extent *e = &pm_extents[i];
-        l->block = e->page << PM_PAGE_SHIFT;
-        l->size = pm_extent_bytes(e);
-        if (e->slab)
-            look_at_slab(l, pm_extent_slab(e));
-        else if (*pm_tag_at(pm_heap_at(l->block)) && pm_kind_has_pointers(e->kind))
-            look_at_large(l); // the sweep tags what is reached
-    }
+static void look_at_piece(const struct pm_piece *p, void *arg) {
+    struct look *l = arg;
+    l->block = p->block;
+    l->size = p->size;
+    look_at(l, pm_heap_at(p->block + p->from), p->to - p->from, p->from);
 }
 
 static void look_at_root(const struct pm_root_bytes *root, void *arg) {
@@ -215,7 +176,8 @@ bool out_words_find(struct out_words *o, struct program_types *types) {
     struct look l = {.out = o, .high = pm_high_halves(low, o->high - low, false), .in_root = true};
     pm_roots_each(look_at_root, &l, &ignored);
     l.in_root = false;
-    look_at_blocks(&l);
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        pm_used_each(&pm_heap.shard[i], look_at_piece, &l);
     find_paths(o, types);
     return true;
 }

@@ -24,6 +24,12 @@ static void out_text(const struct pm_out_found *out) {
            out->words + out->others == 1 ? "" : "s", into, out->way);
 }
 
+static void cleared_text(uint64_t words) {
+    char count[32];
+    printf("cleared    %s word%s that led into what is gone (--transient)\n",
+           figure_count(words, count), words == 1 ? "" : "s");
+}
+
 void remarks_text(const struct pm_recovery *f) {
     if (f->reached_before) {
         char before[32];
@@ -35,6 +41,8 @@ void remarks_text(const struct pm_recovery *f) {
         disguised_text(f);
     if (f->out)
         out_text(f->out);
+    if (f->cleared)
+        cleared_text(f->cleared);
 }
 
 void remarks_json(struct json *j, const struct pm_recovery *f) {
@@ -44,4 +52,5 @@ void remarks_json(struct json *j, const struct pm_recovery *f) {
     json_text(j, "disguised_form", f->disguised.form ? pm_forms_text(f->disguised.form) : "");
     json_text(j, "disguised_way", f->disguised.form ? f->disguised.way : "");
     json_number(j, "words_out", f->out ? f->out->words + f->out->others : 0);
+    json_number(j, "words_cleared", f->cleared);
 }
