@@ -164,6 +164,18 @@ typedef struct pmalloc_op {
 #define PMALLOC_TYPE(number) ((unsigned)(number) << 16)
 #define PMALLOC_TYPE_OF(flags) ((unsigned)(flags) >> 16)
 
+// `on`: the word at byte `offset` of each block of this type is transient: it leads to what only
+// this process has, such as a thread, a file or a cache. From now on each start stores NULL in it,
+// before it looks at anything else, so what only such words reach is freed. The heap keeps that,
+// also when it was killed; a program may call it at each start. Not `on`: it is transient no more.
+// A type whose blocks get another layout should get another number. pmalloc-recover does as a start
+// does; with --dry-run, what such words lead to is taken for reached. Returns 0, or -1 with errno:
+// EINVAL (no type, or no multiple of 8 below 16384), ENOMEM (there is room for such words in 8
+// lines of 64 bytes, of all types together), ENOTSUP (the heap is volatile or private), EDEADLK (in
+// a signal handler that interrupts the allocator). Durable on return; under PMALLOC_COMMIT with the
+// next commit. Thread-safe.
+int pmalloc_transient(unsigned type, size_t offset, int on);
+
 // A block as malloc() gives it, with flags. `align` is a power of two; 0: as malloc. NULL with
 // errno ENOMEM or EINVAL (a line on standard error says which argument is wrong). The flags stay
 // with the block when realloc() moves it. A pinned block is allocated durably on return; a crash

@@ -12,6 +12,7 @@
 //   outside_format.h           what the process had mapped outside of the heap, in page 1
 //   recovered_format.h         the last recovery, in page 1
 //   rebased_format.h           how often words were led to another build or place, in page 1
+//   typed_words_format.h       which words of a type's blocks are transient, in page 1
 //   objects_format.h           the program and its libraries, in objects.a or objects.b
 //   types_format.h             what the roots are in a build of the program, in types
 //   journal/journal_format.h   the file journal
@@ -105,6 +106,8 @@
 //     needs   the log. It is valid only under "clean", and only for its own number of `opens`
 //   bitmaps_tag                  pm_bitmaps_write()                                       [reopen]
 //     needs   bitmaps.0 (fsync). It is valid only under "clean"; without it recovery marks
+//   transient words of a line    pm_typed_word_set()                      [test_declared_by_type]
+//     before  a start keeps these words   after  each start stores 0 in them (pm_clear_typed())
 //   root epoch                   pm_roots_switch()                  [capture recovercap killedcap]
 //     needs   images (fsync), root table
 //     before  the old roots               after  the new roots
@@ -520,6 +523,7 @@ _Static_assert(sizeof(struct pm_morph_table) == 16, "frozen");
 #define PM_SALT_POINTERS 0xfffffff7u
 #define PM_SALT_LIVE 0xfffffff6u
 #define PM_SALT_OBJECTS 0xfffffff5u
+#define PM_SALT_TYPED_WORDS 0xfffffff4u
 #define PM_SALT_CHUNK_EPOCH(id) ((id) << 1)
 #define PM_SALT_CHUNK_GENERATION(id) ((id) << 1 | 1)
 

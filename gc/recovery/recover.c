@@ -15,6 +15,7 @@
 #include "blocks/holes.h"
 #include "blocks/morph.h"
 #include "blocks/pinned.h"
+#include "clear_typed.h"
 #include "disguise.h"
 #include "kept.h"
 #include "mark.h"
@@ -39,6 +40,7 @@
 #include "roots/program.h"
 #include "roots/root_table.h"
 #include "transient.h"
+#include "typed_words.h"
 #include "way.h"
 #include "workers.h"
 
@@ -199,6 +201,8 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
         status = pm_dealloc_check(err);
     if (status == PM_OK)
         status = pm_record_check(!pm_record_was_read(), err);
+    if (status == PM_OK)
+        status = pm_typed_words_check(err);
     if (status == PM_OK && options->check)
         return PM_OK;
     r->uncollected = options->borrow || may_keep(options);
@@ -495,6 +499,12 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     if (status != PM_OK || options->check)
         return status;
     bool looks = options->mark.stray && options->mark.stray->found; // at each live word
+    bool clears = pm_transient_wanted() && !options->borrow && !looks;
+    bool typed = pm_typed_words_any();
+    if (clears || typed)
+        pm_holes_find(false);
+    if (typed && options->write)
+        r->declared = pm_clear_typed();
     if (options->borrow || looks || !trusts(r, options->beside))
         status = find_live(options, r, err);
     if (status != PM_OK)
@@ -502,10 +512,7 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     // Also where the bitmaps of a clean close have said what is live.
     struct pm_recover_options held = *options;
     held.hold = options->write && pm_options.collect.number == PM_COLLECT_API && !r->marked;
-    bool clears = pm_transient_wanted() && !options->borrow && !looks;
-    if (clears && !r->marked)
-        pm_holes_find(false);
-    held.asked_for_holes = r->marked || clears;
+    held.asked_for_holes = r->marked || clears || typed;
     sweep(&held, r);
     if (clears)
         r->cleared = pm_transient_clear(r->markers, options->write);

@@ -7,6 +7,7 @@
 //   2 read the log and the slab headers, make extents and vslabs of them, check them
 //   3 make the data that a killed process stored durable, then the state word "dirty"
 //   4 finish what was published (media/log/lanes.h); make the gaps free extents, finish a resize
+//     words that the program has declared transient become NULL (clear_typed.h)
 //   5 mark in parallel from the roots         mark.h
 //   6 sweep: free what is not marked; the log is made durable once, for all of it
 //   7 PMALLOC_TRANSIENT: words of blocks that lead to what is gone become NULL (transient.h)
@@ -47,6 +48,7 @@ struct pm_recovery {
     } disguised;
     const struct pm_out_found *out; // words that lead out of the heap and nobody has told of; NULL
     uint64_t cleared;               // words that became NULL, or would (transient.h)
+    uint64_t declared;              // the same of those that the program has declared, by type
     uint64_t reached_before;        // bytes, where less than half of it is reached now; else 0
     uint64_t overflows;             // how often noted stripes were scanned again
     double seconds, mark_seconds;

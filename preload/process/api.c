@@ -29,6 +29,7 @@
 #include "pages/extent.h"
 #include "pmalloc.h"
 #include "recovery/collect.h"
+#include "recovery/typed_words.h"
 #include "start.h"
 #include "threads/sections.h"
 #include "version.h"
@@ -69,6 +70,25 @@ EXPORT void *pmalloc_get_root(unsigned slot) {
     if (slot >= PM_ROOT_SLOTS || !there)
         return NULL;
     return (void *)(uintptr_t)pm_heap_slot(slot);
+}
+
+EXPORT int pmalloc_transient(unsigned type, size_t offset, int on) {
+    pm_process_ask();
+    bool known = type && type < PMALLOC_TYPES && offset % 8 == 0 && offset < PM_TYPED_BYTES;
+    if (!known || pm_nested()) {
+        errno = known ? EDEADLK : EINVAL;
+        return -1;
+    }
+    struct pm_cancel held = pm_cancel_hold();
+    pm_lock(&pm_process_lock);
+    bool open = pm_heap_on_media();
+    bool set = open && pm_typed_word_set((uint16_t)type, offset, on);
+    pm_unlock(&pm_process_lock);
+    pm_cancel_release(held);
+    if (set)
+        return 0;
+    errno = open ? ENOMEM : ENOTSUP;
+    return -1;
 }
 
 EXPORT int pmalloc_moved(void) {

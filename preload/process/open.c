@@ -35,6 +35,8 @@
 #include "open_check.h"
 #include "pages/extent_adopt.h"
 #include "recovery/beside.h"
+#include "recovery/clear_typed.h"
+#include "recovery/typed_words.h"
 #include "stacks.h"
 #include "start_seen.h"
 #include "state/phase.h"
@@ -165,6 +167,8 @@ static int open_persistent(struct pm_error *err) {
     }
     if (status == PM_OK && borrow)
         status = pm_heap_borrow(err);
+    if (status == PM_OK && borrow && pm_typed_words_any())
+        pm_clear_typed(); // in the private pages
     if (status == PM_OK && !borrow && pm_commits_wanted())
         status = pm_commits_begin(!pm_phase_main_runs(), err);
     if (status == PM_OK)

@@ -58,6 +58,18 @@ UNREACHED = {
         "pm_drain();",
     ): "the same",
     (
+        "pm_typed_word_set",
+        "pm_commit_u64(entry, words ? pm_seal(line | words, PM_SALT_TYPED_WORDS) : 0);",
+    ): "pmalloc_transient(); a cut before it leaves the words that were declared before",
+    (
+        "clear_extent",
+        "pm_flush(b.stored.from, (size_t)(b.stored.to - b.stored.from));",
+    ): "pmalloc_transient(); a cut leaves words that the next start clears; test_transient.py",
+    (
+        "pm_clear_typed",
+        "pm_drain();",
+    ): "the same",
+    (
         "pm_copies_make",
         "pm_make_durable(at, c->bytes);",
     ): "strings that a new build lacks; no word leads to them before a later commit",

@@ -31,6 +31,7 @@ LAYOUT = (
     CORE / "media" / "types_format.h",
     CORE / "media" / "recovered_format.h",
     CORE / "media" / "rebased_format.h",
+    CORE / "media" / "typed_words_format.h",
 )
 SIMPLE = {"char": 1, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "uint64_t": 8}
 TABLE = CORE / "media" / "heap_files.h"
@@ -234,6 +235,8 @@ def _superblock(layout, data):
     yield from layout.leaves("pm_recovered", "recovered", at, {})
     at += layout.structs["pm_recovered"].size
     yield from layout.leaves("pm_rebased", "rebased", at, {})
+    at += layout.structs["pm_rebased"].size
+    yield from layout.leaves("pm_typed_words", "typed", at, {"line": 2})
     lane, at = layout.structs["pm_lane"].size, layout.structs["pm_super_file"].size
     for i in range((len(data) - at) // lane):
         yield from layout.leaves("pm_lane", f"lane[{i}]", at + i * lane, {"store": 4})

@@ -472,6 +472,7 @@ def test_fields_are_the_header_s():
     FORMATS = ("format", "origin_format", "outside_format", "dealloc_format")
     FORMATS += ("bitmaps_format", "lane_format", "objects_format", "types_format")
     FORMATS += ("journal/instants_format", "recovered_format", "rebased_format")
+    FORMATS += ("typed_words_format",)
     text = "".join((media / f"{name}.h").read_text("utf-8") for name in FORMATS)
     assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) == set(layout.structs)
     assert layout.structs["pm_super_file"].size == 3 * 4096 + 2 * 86016

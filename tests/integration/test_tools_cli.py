@@ -44,6 +44,7 @@ REPORT = {
     "disguised_way": str,
     "words_out": int,
     "words_cleared": int,
+    "words_declared": int,
     "leaked_bytes": int,
     "reclaimed_bytes": int,
     "reclaimed_slabs": int,

@@ -7,7 +7,7 @@ import json
 import shutil
 
 import pytest
-from conftest import BUILD, ROOT, compiled, recover, recovered, run, said, succeeds, tool
+from conftest import BUILD, ROOT, compiled, linked, recover, recovered, run, said, succeeds, tool
 
 WORDS = [
     *("stack", "tls", "thread", "file", "anonymous"),
@@ -160,3 +160,114 @@ def test_kills_amid_it(heap, tmp_path):
         amid += 0 < left["words_cleared"] < len(GONE["clear"]) * HOLDERS
         check(transient(heap, "end", TRANSIENT="clear"), GONE["clear"])
     assert cut > 10 and amid > 10
+
+
+# ---- words that the program has declared, by type -----------------------------------------------
+
+TYPED = {"typed": 3000, "pointer_free": 3000, "pinned": 3000, "large": 3}
+OTHERS = {"other_type": 3000, "untyped": 3000}
+
+
+def typed(heap, mode, *what, **settings):
+    program = linked("transient_types.c")
+    done = run([program, mode, *what], preload=False, HEAP=heap, **settings)
+    assert done.returncode == (-9 if mode == "kill" else 0), said(done)
+    return done.stdout
+
+
+def became(**null):
+    """What a look says: of these sorts all transient words are NULL."""
+    lines = []
+    for sort, count in (TYPED | OTHERS).items():
+        cleared = null.get(sort, 0)
+        lines.append(f"{sort} null={cleared} kept={count - cleared} wrong=0\n")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("collect", ["always", "crash", "later", "api"])
+@pytest.mark.parametrize("mode", ["kill", "end"])
+def test_declared_by_type(heap, mode, collect):
+    settings = {"COLLECT": collect}
+    assert typed(heap, mode, "declare", "make", "look", **settings) == became()
+    assert typed(heap, mode, "look", **settings) == became(**TYPED)
+
+
+def test_what_only_such_words_reach_is_freed(heap):
+    typed(heap, "kill", "declare", "make")
+    foretold = json.loads(succeeds(recover(heap, "--json", "--dry-run")))
+    report = recovered(heap)
+    declared = sum(TYPED.values())
+    assert (foretold["words_declared"], report["words_declared"]) == (0, declared)
+    pointed = declared - TYPED["pointer_free"]
+    assert foretold["live_objects"] - report["live_objects"] == pointed
+    assert recovered(heap)["words_declared"] == 0
+    assert typed(heap, "end", "look") == became(**TYPED)
+
+
+def test_a_declaration_ends(heap):
+    typed(heap, "end", "declare", "declare", "make", "undeclare")
+    assert typed(heap, "kill", "look", "declare") == became()
+    assert typed(heap, "kill", "look") == became(**TYPED)
+
+
+def test_blocks_that_come_where_typed_ones_were(heap):
+    typed(heap, "kill", "declare", "make", "reuse", DECAY_MS=0)
+    assert typed(heap, "end", "look") == became(**(TYPED | {"typed": 0}))
+
+
+def test_blocks_that_move(heap):
+    typed(heap, "kill", "declare", "make", "move")
+    assert typed(heap, "end", "look") == became(**TYPED)
+
+
+def test_declared_under_commits(heap):
+    typed(heap, "kill", "make", "commit", "declare", COMMIT="api")
+    assert typed(heap, "kill", "look", "declare", "commit", COMMIT="api") == became()
+    for _ in range(2):
+        assert typed(heap, "kill", "look", COMMIT="api") == became(**TYPED)
+
+
+def test_declared_in_a_heap_that_is_shared(heap):
+    typed(heap, "kill", "declare", "make")
+    said_no = typed(heap, "end", "look", "declare", OPEN="private")
+    assert said_no == became(**TYPED) + "Operation not supported\n"
+    assert recovered(heap)["words_declared"] == sum(TYPED.values())
+
+
+def test_wrong_declarations(heap, tmp_path):
+    assert typed(heap, "end", "wrong", "full", "declare") == "-1 -1 -1 -1\n8 1\n"
+    program = linked("transient_types.c")
+    done = run([program, "end", "declare"], preload=False, BACKING="volatile")
+    assert done.stdout == "Operation not supported\n", said(done)
+
+
+def test_kills_amid_declared_words(heap):
+    layer = compiled("cut_msync.c", "-shared", "-fPIC", name="cut_msync.so")
+    amid = 0
+    for cut in range(1, 400):
+        shutil.rmtree(heap, ignore_errors=True)
+        typed(heap, "kill", "declare", "make")
+        program = linked("transient_types.c")
+        preload = f"{layer}:{BUILD}/seen/libpmalloc_preload.so"
+        settings = {"HEAP": heap, "PERSIST": "page", "cut_msync": cut}
+        done = run([program, "end", "look"], preload=preload, **settings)
+        if done.returncode == 0:
+            assert done.stdout == became(**TYPED)
+            break
+        assert done.returncode == -9, said(done)
+        assert typed(heap, "end", "look") == became(**TYPED)
+        amid += 1
+    assert cut > 10 and amid > 10
+
+
+@pytest.mark.parametrize("bit", [0, 20, 40])
+def test_a_damaged_declaration(heap, bit):
+    typed(heap, "end", "declare")
+    file = heap / "superblock"
+    data = bytearray(file.read_bytes())
+    word = (7 << 16 | 1 << 16 // 8).to_bytes(4, "little")
+    at = data.index(word, 4096)
+    data[at + bit // 8] ^= 1 << bit % 8
+    file.write_bytes(data)
+    done = recover(heap, "--check")
+    assert done.returncode == 4 and "transient words is damaged" in done.stderr, said(done)

@@ -17,6 +17,7 @@
 #include "media/outside_format.h"
 #include "media/rebased_format.h"
 #include "media/recovered_format.h"
+#include "media/typed_words_format.h"
 
 #define SIZE(type, size) CHECK_EQ(sizeof(struct type), size)
 #define FIELD(type, field, offset, size)                                                           \
@@ -108,6 +109,11 @@ static void test_recovered(void) {
     FIELD(pm_recovered, freed_slabs, 40, 4);
     FIELD(pm_recovered, kept_all, 44, 4);
     FIELD(pm_recovered, crc, 60, 4);
+}
+
+static void test_typed_words(void) {
+    SIZE(pm_typed_words, 64);
+    FIELD(pm_typed_words, line, 0, 64);
 }
 
 static void test_rebased(void) {
@@ -478,6 +484,7 @@ int main(void) {
     RUN(kinds);
     RUN(recovered);
     RUN(rebased);
+    RUN(typed_words);
     RUN(journal);
     RUN(shard_state);
     RUN(outside);

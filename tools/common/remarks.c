@@ -24,10 +24,10 @@ static void out_text(const struct pm_out_found *out) {
            out->words + out->others == 1 ? "" : "s", into, out->way);
 }
 
-static void cleared_text(uint64_t words) {
+static void cleared_text(uint64_t words, const char *which) {
     char count[32];
-    printf("cleared    %s word%s that led into what is gone (--transient)\n",
-           figure_count(words, count), words == 1 ? "" : "s");
+    printf("cleared    %s word%s that %s\n", figure_count(words, count), words == 1 ? "" : "s",
+           which);
 }
 
 void remarks_text(const struct pm_recovery *f) {
@@ -42,7 +42,9 @@ void remarks_text(const struct pm_recovery *f) {
     if (f->out)
         out_text(f->out);
     if (f->cleared)
-        cleared_text(f->cleared);
+        cleared_text(f->cleared, "led into what is gone (--transient)");
+    if (f->declared)
+        cleared_text(f->declared, "the program has declared transient");
 }
 
 void remarks_json(struct json *j, const struct pm_recovery *f) {
@@ -53,4 +55,5 @@ void remarks_json(struct json *j, const struct pm_recovery *f) {
     json_text(j, "disguised_way", f->disguised.form ? f->disguised.way : "");
     json_number(j, "words_out", f->out ? f->out->words + f->out->others : 0);
     json_number(j, "words_cleared", f->cleared);
+    json_number(j, "words_declared", f->declared);
 }
