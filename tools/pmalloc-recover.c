@@ -12,6 +12,7 @@
 #include "blocks/verify.h"
 #include "common/bad_read.h"
 #include "common/census.h"
+#include "common/census_print.h"
 #include "common/cli.h"
 #include "common/commit_print.h"
 #include "common/confirm.h"
@@ -313,37 +314,6 @@ struct report {
     struct to_node moved; // with --to-node
 };
 
-// The blocks of a size that nothing reaches: garbage, or free already; a crash does not tell which.
-static uint64_t unreached(const struct report *r, unsigned cls) {
-    return r->census.cls[cls].blocks - r->census.cls[cls].live;
-}
-
-static void put_classes(struct json *j, const struct report *r) {
-    json_open(j, "classes", '[');
-    PM_EACH_CLASS(i) {
-        if (!r->census.cls[i].blocks)
-            continue;
-        json_open(j, NULL, '{');
-        json_number(j, "size", pm_classes[i].size);
-        json_number(j, "slabs", r->census.cls[i].slabs);
-        json_number(j, "live", r->census.cls[i].live);
-        json_number(j, "free", unreached(r, i));
-        json_number(j, "free_bytes", unreached(r, i) * pm_classes[i].size);
-        json_close(j, '}');
-    }
-    json_close(j, ']');
-}
-
-static void print_classes(const struct report *r) {
-    char live[32], left[32], size[32];
-    PM_EACH_CLASS(i)
-        if (unreached(r, i))
-            printf("           of %u bytes: %s blocks live, %s free or to reclaim, %s\n",
-                   pm_classes[i].size, figure_count(r->census.cls[i].live, live),
-                   figure_count(unreached(r, i), left),
-                   figure_bytes(unreached(r, i) * pm_classes[i].size, size));
-}
-
 static void report_json(const struct report *r) {
     const struct pm_recovery *f = &r->found;
     struct json j = {.out = stdout};
@@ -375,7 +345,7 @@ static void report_json(const struct report *r) {
     commit_json(&j);
     to_node_json(&j, &r->moved);
     if (r->request->dry_run)
-        put_classes(&j, r);
+        census_classes_json(&j, &r->census);
     json_text(&j, "guarantee", commit_guarantee());
     json_close(&j, '}');
     json_end(&j);
@@ -456,7 +426,7 @@ static void report_text(const struct report *r) {
                r->request->check || r->request->dry_run ? "are to be finished" : "are finished");
     remarks_text(f);
     print_reclaimed(r);
-    print_classes(r);
+    census_classes_text(&r->census);
     print_time(f);
     printf("guarantee  %s\n", commit_guarantee());
     drop_root_text(r->request->heap, r->root, r->kept);
