@@ -20,7 +20,9 @@ static char buffer[1 << 20];
 static bool copy_bytes(int from, int to, off_t size) {
     off_t at = 0;
     while (at < size && (at = lseek(from, at, SEEK_DATA)) >= 0) {
-        ssize_t got = pm_os_read_at(from, buffer, sizeof buffer, (uint64_t)at);
+        off_t end = lseek(from, at, SEEK_HOLE);
+        size_t len = (size_t)(end - at) < sizeof buffer ? (size_t)(end - at) : sizeof buffer;
+        ssize_t got = end > at ? pm_os_read_at(from, buffer, len, (uint64_t)at) : -1;
         if (got <= 0 || !pm_os_write_all(to, buffer, (size_t)got, (uint64_t)at))
             return false;
         at += got;
