@@ -119,6 +119,17 @@ static void name_of(int fd, char out[PM_OUTSIDE_NAME]) {
         memcpy(out, "...", 3);
 }
 
+// Before a file's range is overwritten.
+static void forget(const struct pm_outside_range *r) {
+    struct pm_outside *o = record();
+    if (!is_good(r))
+        return;
+    if (!o->forgotten_to || r->from < o->forgotten_from)
+        o->forgotten_from = r->from;
+    if (r->to > o->forgotten_to)
+        o->forgotten_to = r->to;
+}
+
 // Where a mapping goes: over what it replaces, or what it continues; or over the oldest one.
 static unsigned place_for(unsigned first, unsigned count, unsigned *next, uint64_t *from,
                           uint64_t *to, bool join) {
@@ -145,6 +156,8 @@ void pm_outside_map(const void *at, size_t len, int fd) {
     unsigned place = fd < 0
                          ? place_for(ANONYMOUS, TLS - ANONYMOUS, &next_anonymous, &from, &to, true)
                          : place_for(FILES, ANONYMOUS - FILES, &next_file, &from, &to, false);
+    if (fd >= 0)
+        forget(&record()->range[place]);
     put(place, from, to, fd < 0 ? PM_OUTSIDE_ANONYMOUS : PM_OUTSIDE_FILE, name);
     end();
 }
@@ -158,6 +171,11 @@ unsigned pm_outside_read(struct pm_outside_range out[PM_OUTSIDE_RANGES]) {
         count += is_good(&out[count]);
     }
     return count;
+}
+
+bool pm_outside_was_forgotten(uint64_t address) {
+    const struct pm_outside *o = record();
+    return address - o->forgotten_from < o->forgotten_to - o->forgotten_from;
 }
 
 bool pm_outside_looked(void) { return record()->looked == 1; }

@@ -29,6 +29,8 @@ extern _Atomic bool pm_outside_nameless;
 
 // The ranges on record, in the order of the addresses' certainty: what comes first is taken.
 unsigned pm_outside_read(struct pm_outside_range out[PM_OUTSIDE_RANGES]);
+// Whether an address may lie in a file that is on record no more, for lack of room.
+bool pm_outside_was_forgotten(uint64_t address);
 // Whether somebody has looked already at what leads there; that it is so.
 bool pm_outside_looked(void);
 void pm_outside_note_looked(void);

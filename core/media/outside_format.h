@@ -32,7 +32,11 @@ _Static_assert(sizeof(struct pm_outside_range) == 128, "two lines");
 // After pm_shard_state, in pm_state.reserved.
 struct pm_outside {
     uint64_t looked; // 1: at a clean end nothing in the heap led there, or a line has said what
-    uint8_t reserved[56];
+    // From the lowest to the highest address of the files that `range` has no room for any more;
+    // 0 and 0: there are none. Each only ever becomes wider, so a kill between them does no harm.
+    uint64_t forgotten_from;
+    uint64_t forgotten_to;
+    uint8_t reserved[40];
     struct pm_outside_range range[PM_OUTSIDE_RANGES];
 };
 _Static_assert(sizeof(struct pm_outside) == 2112, "frozen");

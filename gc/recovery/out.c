@@ -32,7 +32,7 @@ static void count_word(struct pm_out *o, uint64_t word, uint64_t at,
         struct pm_out_row *row = &o->row[i];
         if (word - o->range[i].from >= o->range[i].to - o->range[i].from)
             continue;
-        bool becomes_null = !h->in_root && pm_transient_is(o->range[i].kind);
+        bool becomes_null = !h->in_root && pm_transient_takes(o->range[i].kind, word);
         if (becomes_null || pm_record_lay_at(word))
             return;
         if (!row->words++)

@@ -29,11 +29,17 @@ static bool find_ranges(void) {
     return true;
 }
 
+bool pm_transient_takes(uint32_t kind, uint64_t word) {
+    bool keeps_files = pm_options.transient.number == PM_TRANSIENT_STACKS;
+    bool is_file = kind == PM_OUTSIDE_THREADS && keeps_files && pm_outside_was_forgotten(word);
+    return pm_transient_is(kind) && !is_file;
+}
+
 // Ranges overlap, and the first is taken. A library may have come to where something else was.
 static bool leads_to_what_is_gone(uint64_t word) {
     for (unsigned i = 0; i < ranges; i++)
         if (word - range[i].from < range[i].to - range[i].from)
-            return pm_transient_is(range[i].kind) && word - pm_base >= pm_range &&
+            return pm_transient_takes(range[i].kind, word) && word - pm_base >= pm_range &&
                    !pm_record_lay_at(word);
     return false;
 }

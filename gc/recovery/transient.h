@@ -29,6 +29,10 @@ static inline bool pm_transient_wanted(void) {
     return pm_options.transient.number != PM_TRANSIENT_KEEP;
 }
 
+// The same of a word that leads into it. Where the other threads' stacks lie is known only about;
+// files lie there, too, and under `stacks` the program maps those again.
+bool pm_transient_takes(uint32_t kind, uint64_t word);
+
 // Step 2 on at most `threads` threads. Returns how many words that were. Not `write`: it
 // counts them.
 uint64_t pm_transient_clear(unsigned threads, bool write);

@@ -162,6 +162,16 @@ def test_kills_amid_it(heap, tmp_path):
     assert cut > 10 and amid > 10
 
 
+def test_more_files_than_are_on_record(heap, tmp_path):
+    """Those that the record has no room for lie where other threads' stacks may lie. `stacks` is
+    for a program that maps files again: words into them stay."""
+    argv = [compiled("transient_files.c"), tmp_path / "index"]
+    settings = {"HEAP": heap, "ROOTS": "root", "TRANSIENT": "stacks"}
+    assert run(argv, **settings).returncode == -9
+    done = run(argv, **settings)
+    assert done.stdout == "files=14 stacks=0\n", said(done)
+
+
 # ---- words that the program has declared, by type -----------------------------------------------
 
 TYPED = {"typed": 3000, "pointer_free": 3000, "pinned": 3000, "large": 3}

@@ -257,7 +257,9 @@ static void test_outside(void) {
     FIELD(pm_outside_range, crc, 124, 4);
     SIZE(pm_outside, 2112);
     FIELD(pm_outside, looked, 0, 8);
-    FIELD(pm_outside, reserved, 8, 56);
+    FIELD(pm_outside, forgotten_from, 8, 8);
+    FIELD(pm_outside, forgotten_to, 16, 8);
+    FIELD(pm_outside, reserved, 24, 40);
     FIELD(pm_outside, range, 64, 2048);
     CHECK_EQ(PM_OUTSIDE_STACK, 1);
     CHECK_EQ(PM_OUTSIDE_TLS, 2);
