@@ -260,6 +260,13 @@ static bool works(const struct request *q) {
            q->pointers || q->transient || q->rename_root || q->to_node.wanted;
 }
 
+// Whether only --dry-run goes with --rebase.
+static bool rebases_alone(struct request q) {
+    q.dry_run = false;
+    return !works(&q) && !q.json && !q.purge && !q.make && !q.grow && !q.force && !q.yes &&
+           !q.spares && !q.from && !q.size && !q.journal;
+}
+
 static void check_request(const struct request *q) {
     const char *make = q->make ? "--make" : "--grow";
     bool makes = q->make || q->grow;
@@ -558,7 +565,7 @@ int main(int argc, char **argv) {
     else if (q.rename_root)
         cli_wrong(&tool, "--rename-root needs the old name, the new one, and the heap");
     if (q.rebase)
-        return rebase(&tool, argv + operand, q.dry_run, argc - operand == 2 && !q.json);
+        return rebase(&tool, argv + operand, q.dry_run, argc - operand == 2 && rebases_alone(q));
     if (argc - operand > 1 && !q.make)
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);
     q.heap = argv[operand];

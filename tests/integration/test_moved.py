@@ -247,6 +247,9 @@ def test_settings(place):
     assert re.search(r"\d+ words of it lead into .* each can be made to lead to", done.stderr)
     dry = recover("--rebase", "--dry-run", place.program, place.heap)
     assert dry.returncode == 0 and dry.stderr == done.stderr, said(dry)
+    for other in ("--check", "--to-node=0", "--transient=clear"):
+        done = recover(other, "--rebase", place.program, place.heap)
+        assert done.returncode == 16 and "--dry-run alone" in done.stderr, said(done)
     assert contents(place.heap) == before
     done = recover("--rebase", place.program, place.heap)
     assert done.returncode == 0 and not done.stdout, said(done)
