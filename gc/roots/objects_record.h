@@ -2,7 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The loaded objects on record (media/objects_format.h): read, compared with what is loaded now,
-// and written. A heap on a fixed medium, or without names, has no record.
+// and written. A heap without names has no record, nor a fixed one that was made without room for
+// it.
 //
 // Calls come from one thread at a time, with the heap open. Nothing here calls malloc.
 #ifndef PM_OBJECTS_RECORD_H
