@@ -10,6 +10,7 @@
 #include "roots/root_table.h"
 #include "sample.h"
 #include "transient.h"
+#include "typed_words.h"
 #include "way.h"
 
 bool pm_out_begin(struct pm_out *o) {
@@ -26,14 +27,18 @@ bool pm_out_begin(struct pm_out *o) {
     return o->count;
 }
 
+// At the next start, before anybody looks at it.
+static bool becomes_null(uint32_t kind, uint64_t word, uint64_t at, const struct pm_out_holder *h) {
+    return !h->in_root && (pm_transient_takes(kind, word) || pm_typed_word_is(h->type, at));
+}
+
 static void count_word(struct pm_out *o, uint64_t word, uint64_t at,
                        const struct pm_out_holder *h) {
     for (unsigned i = 0; i < o->count; i++) {
         struct pm_out_row *row = &o->row[i];
         if (word - o->range[i].from >= o->range[i].to - o->range[i].from)
             continue;
-        bool becomes_null = !h->in_root && pm_transient_takes(o->range[i].kind, word);
-        if (becomes_null || pm_record_lay_at(word))
+        if (becomes_null(o->range[i].kind, word, at, h) || pm_record_lay_at(word))
             return;
         if (!row->words++)
             *row = (struct pm_out_row){1, h->in_root, h->number, at, h->size};

@@ -43,6 +43,7 @@ struct pm_out_holder {
     bool in_root;
     uint64_t number, size; // of the root, or the block's start and its size
     uint64_t from;
+    uint16_t type; // of the block, where its declared words (typed_words.h) hold something yet
 };
 void pm_out_count(struct pm_out *o, const void *bytes, uint64_t len,
                   const struct pm_out_holder *holder);

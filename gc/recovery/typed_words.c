@@ -67,12 +67,23 @@ static uint64_t *entry_for(uint32_t line) {
     return free;
 }
 
+static uint32_t line_at(uint16_t type, uint64_t at) {
+    return (uint32_t)type << 16 | (uint32_t)(at / PM_TYPED_LINE) << 8;
+}
+
+static uint32_t bit_at(uint64_t at) { return 1u << (at % PM_TYPED_LINE / sizeof(uint64_t)); }
+
+bool pm_typed_word_is(uint16_t type, uint64_t at) {
+    const uint64_t *entry = type && at < PM_TYPED_BYTES ? entry_for(line_at(type, at)) : NULL;
+    return entry && words_of(*entry) & bit_at(at);
+}
+
 bool pm_typed_word_set(uint16_t type, uint64_t at, bool on) {
-    uint32_t line = (uint32_t)type << 16 | (uint32_t)(at / PM_TYPED_LINE) << 8;
+    uint32_t line = line_at(type, at), bit = bit_at(at);
     uint64_t *entry = entry_for(line);
     if (!entry)
         return !on;
-    uint32_t bit = 1u << (at % PM_TYPED_LINE / sizeof(uint64_t)), before = words_of(*entry);
+    uint32_t before = words_of(*entry);
     uint32_t words = on ? before | bit : before & ~bit;
     if (words != before)
         pm_commit_u64(entry, words ? pm_seal(line | words, PM_SALT_TYPED_WORDS) : 0);

@@ -20,6 +20,8 @@ int pm_typed_words_check(struct pm_error *err);
 bool pm_typed_words_any(void);
 // Calls `fn` with the place of each word of this type.
 void pm_typed_words_each(uint16_t type, void (*fn)(uint64_t at, void *arg), void *arg);
+// Whether the word at byte `at` of each block of this type is one. Type 0 has none.
+bool pm_typed_word_is(uint16_t type, uint64_t at);
 // Adds or drops one, durably. False: there is no room.
 bool pm_typed_word_set(uint16_t type, uint64_t at, bool on);
 

@@ -16,18 +16,18 @@
 static struct pm_out out;
 static bool reached; // only what has been reached is included
 
-static void count_piece(uint64_t block, uint64_t size, uint64_t from, uint64_t to) {
-    const struct pm_out_holder h = {.number = block, .size = size, .from = from - block};
-    if (!reached || pm_live_is_reached(pm_heap_at(block)))
+static void count_piece(struct pm_out_holder h, uint64_t from, uint64_t to) {
+    h.from = from - h.number;
+    if (!reached || pm_live_is_reached(pm_heap_at(h.number)))
         pm_out_count(&out, pm_heap_at(from), to - from, &h);
 }
 
 // Memory that was never written is not read: on tmpfs a read would take space.
-static void count_large(uint64_t block, uint64_t size) {
+static void count_large(struct pm_out_holder h) {
     struct pm_written known = {0};
-    uint64_t at = block, len;
-    for (; at < block + size && (len = pm_heap_next_data(&known, &at, block + size)); at += len)
-        count_piece(block, size, at, at + len);
+    uint64_t at = h.number, end = h.number + h.size, len;
+    for (; at < end && (len = pm_heap_next_data(&known, &at, end)); at += len)
+        count_piece(h, at, at + len);
 }
 
 static void count_slab(uint32_t slab) {
@@ -40,7 +40,8 @@ static void count_slab(uint32_t slab) {
         pm_population_used(v, &population[p], used);
         PM_EACH_BIT(i, used, pm_slab_words(population[p].cls)) {
             uint64_t block = ((uint64_t)slab << PM_SLAB_SHIFT) + i * size;
-            count_piece(block, size, block, block + size);
+            count_piece((struct pm_out_holder){.number = block, .size = size, .type = v->type},
+                        block, block + size);
         }
     }
 }
@@ -61,10 +62,12 @@ static void count_blocks(void) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
         uint64_t at = e->page << PM_PAGE_SHIFT;
+        uint16_t type = pm_kind_is_typed(e->kind) ? e->type : 0;
         if (e->slab)
             count_slab(pm_extent_slab(e));
         else if (*pm_tag_at(pm_heap_at(at)) && pm_kind_has_pointers(e->kind))
-            count_large(at, pm_extent_bytes(e));
+            count_large(
+                (struct pm_out_holder){.number = at, .size = pm_extent_bytes(e), .type = type});
     }
 }
 

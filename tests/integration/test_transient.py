@@ -244,6 +244,13 @@ def test_declared_in_a_heap_that_is_shared(heap):
     assert recovered(heap)["words_declared"] == sum(TYPED.values())
 
 
+def test_a_clean_end_does_not_tell_of_declared_words(heap):
+    program = linked("transient_types.c")
+    for more, words in ((["declare"], "1 word points"), (["undeclare"], "3 words point")):
+        done = run([program, "end", "stack", *more], preload=False, HEAP=heap)
+        assert f"heap: {words} into a stack of the first thread" in done.stderr, said(done)
+
+
 def test_wrong_declarations(heap, tmp_path):
     assert typed(heap, "end", "wrong", "full", "declare") == "-1 -1 -1 -1\n8 1\n"
     program = linked("transient_types.c")

@@ -19,7 +19,7 @@
 
 struct {
     char *file[FILES], *stack[2];
-} *root;
+} * root;
 
 static sem_t ready;
 

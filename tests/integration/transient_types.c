@@ -4,7 +4,7 @@
 // Blocks of types with words that were declared transient, for test_transient.py.
 //
 //   transient_types MODE DO...   DO: declare (type 7), undeclare, make, look, reuse, move, commit,
-//                                full; MODE: kill or end, after these
+//                                full, stack; MODE: kill or end, after these
 #include "preload/pmalloc.h"
 
 #include <errno.h>
@@ -60,6 +60,22 @@ static void make(unsigned sort) {
             fail("pmalloc_alloc");
         fill(s);
         root->first[sort][i] = s;
+    }
+}
+
+// A small block and a large one of the type, and one without, lead to this thread's stack.
+static void lead_to_stack(void) {
+    static const unsigned sorts[] = {MADE, LARGE_ONE, UNTYPED};
+    struct root *root = calloc(1, sizeof *root);
+    if (!root || pmalloc_set_root(0, root) != 0)
+        fail("root");
+    for (unsigned i = 0; i < sizeof sorts / sizeof *sorts; i++) {
+        size_t size = sorts[i] == LARGE_ONE ? LARGE : sizeof(struct session);
+        struct session *s = pmalloc_alloc(size, 0, flags[sorts[i]] | PMALLOC_ZERO);
+        if (!s)
+            fail("pmalloc_alloc");
+        s->thread = __builtin_frame_address(0);
+        root->first[sorts[i]][0] = s;
     }
 }
 
@@ -135,6 +151,8 @@ int main(int argc, char **argv) {
             reuse();
         else if (strcmp(argv[i], "move") == 0)
             move();
+        else if (strcmp(argv[i], "stack") == 0)
+            lead_to_stack();
         else if (strcmp(argv[i], "full") == 0)
             full();
         else if (strcmp(argv[i], "commit") == 0 && pmalloc_commit() != 0)
