@@ -84,8 +84,8 @@ def test_a_lower_bound_of_pages_leaves_more_room_to_the_heap(
 ):
     """Of 64 MiB. The bound is soft, so later commits may fail here. It is kept by a thread that a
     busy machine may start late: one of some runs shows the room."""
-    fill = 'PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store LD_PRELOAD="$2" "$3" fill 140000 1 > "$1.said"'
-    script = f'for n in 1 2 3 4; do {fill}; head -1 "$1.said"; rm -r "$1/heap"; done'
+    fill = 'PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store LD_PRELOAD="$2" "$3" fill 140000 1'
+    script = f'for n in 1 2 3 4; do {fill} > "$1.said"; head -1 "$1.said"; rm -r "$1/heap"; done'
     done = on_a_small_medium(script, size=64, COMMIT="api", COMMIT_PAGES=pages)
     rooms = [int(line.split()[0]) * 140000 for line in done.stdout.splitlines()]
     assert len(rooms) == 4 and least << 20 < max(rooms) < most << 20, said(done)
