@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mappings.h"
@@ -83,9 +84,34 @@ static bool is_another_build(const struct pm_objects_entry *e, const char *file)
     return !same;
 }
 
+// ---- the list of libraries ----------------------------------------------------------------------
+
+// glibc finds a name without a directory in this list, which it maps before the library, and until
+// it is loaded. That must not come to the library's place.
+#define LIST "/etc/ld.so.cache"
+
+// The bytes that the list takes up; 0: it is not asked for this library.
+static uint64_t list_bytes(const struct pm_objects_entry *e, const char *file) {
+    struct stat st;
+    uint64_t bytes = 0;
+    int fd = strchr(file, '/') ? -1 : open(LIST, O_RDONLY | O_CLOEXEC);
+    void *list = MAP_FAILED;
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0)
+        list = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (list == MAP_FAILED)
+        return 0;
+    if (memmem(list, (size_t)st.st_size, e->path, strlen(e->path) + 1))
+        bytes = ((uint64_t)st.st_size + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1);
+    munmap(list, (size_t)st.st_size);
+    return bytes;
+}
+
 // ---- the gaps -----------------------------------------------------------------------------------
 
 struct gaps {
+    uint64_t list;               // bytes that are to be left for it
     uint64_t from;               // behind what has been seen
     uint64_t in_stack;           // an address
     uint64_t last_from, last_to; // the gap that was seen last
@@ -97,7 +123,9 @@ static void see(uint64_t from, uint64_t to, int access, void *arg) {
     struct gaps *g = arg;
     bool is_stack = g->in_stack >= from && g->in_stack < to;
     (void)access;
-    fill(g->last_from, g->last_to);
+    bool fits = g->list && g->last_to - g->last_from >= g->list;
+    fill(g->last_from, fits ? g->last_to - g->list : g->last_to);
+    g->list = fits ? 0 : g->list;
     g->last_from = is_stack ? 0 : g->from;
     g->last_to = is_stack ? 0 : from;
     g->from = to;
@@ -139,6 +167,7 @@ struct family {
     const struct pm_objects_entry *of[PM_ALONG_MOST]; // the first one is the file's
     unsigned count;
     const char *file;
+    uint64_t list; // bytes of the list that is mapped first
 };
 
 // The one that lies next above an address; NULL: none.
@@ -154,33 +183,35 @@ static void fill_gaps(const struct family *f) {
     const struct pm_objects_entry *last = next_above(f, 0), *next;
     for (; (next = next_above(f, last->end)) != NULL; last = next)
         fill_part(last->end, next->start);
-    struct gaps g = {.from = last->end, .in_stack = getauxval(AT_EXECFN)};
+    struct gaps g = {.list = f->list, .from = last->end, .in_stack = getauxval(AT_EXECFN)};
     pm_mappings_each(last->end, USER_TOP, see, &g);
 }
 
 // Of a file that can have large pages the kernel takes a lower gap where there is room to align
 // them. So it is asked, in the same words as libc will use.
-static void *ask(const struct pm_objects_entry *e, const char *path) {
+static void *ask(uint64_t bytes, const char *path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     int flags = MAP_PRIVATE | (fd < 0 ? MAP_ANONYMOUS : 0);
-    void *at = mmap(NULL, e->end - e->start, PROT_READ, flags, fd, 0);
+    void *at = mmap(NULL, bytes, PROT_READ, flags, fd, 0);
     if (fd >= 0)
         close(fd);
     return at;
 }
 
 static bool come_there(const struct family *f) {
-    void *at[PM_ALONG_MOST];
+    void *at[PM_ALONG_MOST], *list = f->list ? ask(f->list, LIST) : MAP_FAILED;
     unsigned asked = 0;
     bool right = true;
     while (right && asked < f->count) {
         const struct pm_objects_entry *e = f->of[asked];
-        at[asked] = ask(e, asked ? e->path : path_of(e, f->file));
+        at[asked] = ask(e->end - e->start, asked ? e->path : path_of(e, f->file));
         right = at[asked++] == (void *)(uintptr_t)e->start;
     }
     while (asked--)
         if (at[asked] != MAP_FAILED)
             munmap(at[asked], f->of[asked]->end - f->of[asked]->start);
+    if (list != MAP_FAILED)
+        munmap(list, f->list);
     return right;
 }
 
@@ -212,7 +243,7 @@ bool pm_place_hold(const char *file) {
         keep_away(e);
         return given || fillers;
     }
-    struct family f = {.of = {e}, .file = file};
+    struct family f = {.of = {e}, .file = file, .list = list_bytes(e, file)};
     find_family(&f);
     if (hold(&f))
         return true;

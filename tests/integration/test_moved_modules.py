@@ -52,6 +52,14 @@ def caller(folder, how):
     return program
 
 
+def test_found_in_the_list_of_libraries(shm):
+    """glibc maps its list before the library, which must not take the place of that."""
+    program = caller(shm, "none")
+    places = [goes(shm / "heap", program, 0, "0=libm.so.6:cos") for _ in range(4)]
+    assert all(said == "" for _, said in places), places
+    assert len({place for found, _ in places for place in found}) == 1, places
+
+
 @pytest.mark.parametrize("how", ["leaf", "none", "dlmopen", "runpath", "rpath"])
 def test_found_by_the_path_of_who_calls(shm, how):
     """It is on record before the program has it, and has its place in the next run."""
