@@ -21,6 +21,8 @@ from conftest import (
     busy,
     compiled,
     environment,
+    linked,
+    needs,
     on_media,
     recover,
     recovered,
@@ -110,6 +112,18 @@ def test_clean_end(program, place):
     assert recover(place, "--check").returncode == 0
     assert not (place / "journal").exists()
     assert checked(program, place) == last
+
+
+@pytest.mark.parametrize("how", ["alone", "sleeps"])
+@pytest.mark.parametrize("place", ["file"], indirect=True)
+def test_copies_that_may_not_be_dropped_cost_no_syncs(how, place, tmp_path):
+    """To have the files durable sooner is of no use while they may not. Else it is."""
+    trace = tmp_path / "trace"
+    argv = [needs("strace"), "-f", "-qq", "-e", "trace=fdatasync", "-o", trace]
+    argv += [linked("sleeping_copies.c"), how]
+    succeeds(run(argv, preload=False, HEAP=place, ROOTS="memory", COMMIT="api"))
+    syncs = trace.read_text().count("fdatasync(")
+    assert (syncs < 130) == (how == "sleeps") and syncs >= 100, syncs
 
 
 def test_statistics_say_what_commits_cost(program, place):

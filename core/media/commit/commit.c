@@ -62,6 +62,7 @@ static struct commit {
 
     bool begun;          // in rounds
     bool lengths_differ; // from those of the last commit
+    bool undroppable;    // when copies could last be dropped, the caller did not allow it
     size_t ready;        // bytes of the journal's memory that may have been stored to
 
     // The commit that is being made.
@@ -205,6 +206,16 @@ static void begin_at_instant(void) {
 
 // ---- the instant itself -------------------------------------------------------------------------
 
+// Copies that are kept although the files have the same: each costs a comparison while the threads
+// are held, and memory.
+#define KEPT_MOST 256u
+
+// Of the last commit.
+static uint64_t kept_before(void) {
+    const struct pm_commit_cost *last = &pm_commit_last;
+    return last->copied > last->pages ? last->copied - last->pages : 0;
+}
+
 void pm_commit_instants(const struct pm_instants *instants, const struct pm_pauses *pauses) {
     commit.journal.instants = *instants;
     commit.journal.pauses = *pauses;
@@ -215,7 +226,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
     pm_journal_files_trust(true);
     // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
-    bool drop = may_drop && pm_checkpoint_is_durable();
+    bool durable = pm_checkpoint_is_durable(), drop = may_drop && durable;
+    commit.undroppable = durable ? !may_drop && kept_before() > KEPT_MOST : commit.undroppable;
     commit.taken.forced = commit.force;
     commit.taken.amid = commit.amid;
     commit.force = commit.amid = false;
@@ -289,13 +301,10 @@ static bool apply(void) {
     return !commit.unapplied;
 }
 
-// Copies that are kept although the files have the same: each costs a comparison while the threads
-// are held, and memory.
-#define KEPT_MOST 256u
-
+// To have the files durable sooner is of no use where copies may not be dropped even then: a thread
+// sleeps in a call whose result the kernel may store into the heap.
 static bool keeps_too_much(void) {
-    uint64_t kept = pm_commit_last.copied - pm_commit_last.pages;
-    return commit.force || (pm_commit_last.copied > pm_commit_last.pages && kept > KEPT_MOST);
+    return commit.force || (kept_before() > KEPT_MOST && !commit.undroppable);
 }
 
 bool pm_commit_prepare(void) {
