@@ -165,10 +165,15 @@ static void free_some(void) {
     die();
 }
 
-static void test_a_free_is_durable_and_local(void) {
+// What a killed process has told of is found by the next one.
+static void killed_and_found(void (*work)(void)) {
     told->count = 0;
-    CHECK_EQ(in_child(free_some), 128 + SIGKILL);
+    CHECK_EQ(in_child(work), 128 + SIGKILL);
     CHECK_EQ(in_child(look), 128 + SIGKILL);
+}
+
+static void test_a_free_is_durable_and_local(void) {
+    killed_and_found(free_some);
     CHECK_EQ(in_child(look), 128 + SIGKILL);
 }
 
@@ -220,11 +225,7 @@ static void hand_out_again(void) {
     die();
 }
 
-static void test_handed_out_again(void) {
-    told->count = 0;
-    CHECK_EQ(in_child(hand_out_again), 128 + SIGKILL);
-    CHECK_EQ(in_child(look), 128 + SIGKILL);
-}
+static void test_handed_out_again(void) { killed_and_found(hand_out_again); }
 
 // Where the owner asks for nothing, the thread that frees syncs a full log itself.
 static void fill_logs(void) {
@@ -245,11 +246,7 @@ static void fill_logs(void) {
     die();
 }
 
-static void test_logs_that_are_full(void) {
-    told->count = 0;
-    CHECK_EQ(in_child(fill_logs), 128 + SIGKILL);
-    CHECK_EQ(in_child(look), 128 + SIGKILL);
-}
+static void test_logs_that_are_full(void) { killed_and_found(fill_logs); }
 
 // The generations of an entry come again.
 static void go_round(void) {
@@ -273,11 +270,7 @@ static void go_round(void) {
     die();
 }
 
-static void test_all_generations(void) {
-    told->count = 0;
-    CHECK_EQ(in_child(go_round), 128 + SIGKILL);
-    CHECK_EQ(in_child(look), 128 + SIGKILL);
-}
+static void test_all_generations(void) { killed_and_found(go_round); }
 
 static void three_nodes(void) {
     pm_options_default();
@@ -333,11 +326,7 @@ static void publish_frees(void) {
     die();
 }
 
-static void test_a_publish_frees(void) {
-    told->count = 0;
-    CHECK_EQ(in_child(publish_frees), 128 + SIGKILL);
-    CHECK_EQ(in_child(look), 128 + SIGKILL);
-}
+static void test_a_publish_frees(void) { killed_and_found(publish_frees); }
 
 // ---- misuse, damage -----------------------------------------------------------------------------
 
@@ -435,11 +424,7 @@ static void roam_all(void) {
     die();
 }
 
-static void test_threads(void) {
-    told->count = 0;
-    CHECK_EQ(in_child(roam_all), 128 + SIGKILL);
-    CHECK_EQ(in_child(look), 128 + SIGKILL);
-}
+static void test_threads(void) { killed_and_found(roam_all); }
 
 // ---- other kinds --------------------------------------------------------------------------------
 
@@ -475,11 +460,7 @@ static void all_kinds(void) {
     die();
 }
 
-static void test_all_kinds(void) {
-    told->count = 0;
-    CHECK_EQ(in_child(all_kinds), 128 + SIGKILL);
-    CHECK_EQ(in_child(look), 128 + SIGKILL);
-}
+static void test_all_kinds(void) { killed_and_found(all_kinds); }
 
 static void test_volatile(void) {
     setenv("PMALLOC_BACKING", "volatile", 1);

@@ -227,7 +227,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     pm_journal_files_trust(true);
     // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
     bool durable = pm_checkpoint_is_durable(), drop = may_drop && durable;
-    commit.undroppable = durable ? !may_drop && kept_before() > KEPT_MOST : commit.undroppable;
+    if (durable)
+        commit.undroppable = !may_drop && kept_before() > KEPT_MOST;
     commit.taken.forced = commit.force;
     commit.taken.amid = commit.amid;
     commit.force = commit.amid = false;
