@@ -241,7 +241,7 @@ static const struct workload {
     {"pair", pair, 4000},
     {"batch", batch, 8000},
     {"pointer-free", pointer_free_batch, 8000},
-    {"pinned", pinned_batch, 8000},
+    {"pinned", pinned_batch, 4000},
     {"threadtest", threadtest, 20000},
     {"tiny", tiny, 20000},
     {"shbench", shbench, 4800},

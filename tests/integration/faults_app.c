@@ -78,10 +78,10 @@ static bool good(const struct block *b, size_t size) {
 }
 
 static size_t some_size(void) {
-    static const size_t base[KIND] = {16, 200, 3000, 12000, 20000, 150000, 600000, 2500000};
+    static const size_t base[KIND] = {16, 200, 3000, 12000, 20000, 70000, 300000, 2100000};
     uint32_t r = random_next();
     size_t kind = r % 32 == 0 ? 7 : r % 16 == 1 ? 6 : r % 6;
-    return base[kind] + random_next() % base[kind];
+    return base[kind] + random_next() % (kind < 7 ? base[kind] : 100000);
 }
 
 static bool failed(const void *p) {

@@ -31,7 +31,7 @@ from conftest import (
 )
 
 STRUCTURES = ["list", "skiplist", "hashset", "tree"]
-ROUNDS = 30  # per structure and number of threads: 240 kills in all
+ROUNDS = 15  # per structure and number of threads: 120 kills in all
 MEGABYTE = 1 << 20
 
 # Space that is neither live data nor given back: rounding up to size classes, thread caches, partly

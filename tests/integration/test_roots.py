@@ -310,7 +310,7 @@ def test_a_thread_of_a_constructor_stores_while_its_page_is_captured(heap, tmp_p
     lib = compiled("counting.c", "-DLIBRARY", "-fPIC", "-shared", name="libcounting.so")
     prog = compiled("counting.c", f"-Wl,-rpath,{lib.parent}", name="counting", libraries=(lib,))
     heap = tmp_path / "heap" if where == "disk" else heap
-    for i in range(1, 21):
+    for i in range(1, 11):
         done = run([prog], HEAP=heap, ROOTS="libcounting.so:root", counting=how)
         assert (done.stdout, done.stderr) == (f"{i}\n", ""), said(done)
         assert done.returncode == 0 or (done.returncode == 3 and how == "deaf"), said(done)

@@ -14,7 +14,7 @@ import time
 import pytest
 from conftest import BUILD, compiled, environment, linked, run, said, succeeds, tool
 
-KILLS = int(os.environ.get("ROUNDS_KILLS", "6"))
+KILLS = int(os.environ.get("ROUNDS_KILLS", "3"))
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def clean(heap, leaked=100_000):
 
 
 @pytest.mark.parametrize(
-    "mode, count", [("waves", 10000), ("sequence", 10000), ("keys", 2000), ("cancel", 150)]
+    "mode, count", [("waves", 5000), ("sequence", 5000), ("keys", 2000), ("cancel", 150)]
 )
 def test_threads_leave_nothing_behind(threads, heap, mode, count):
     before, after, caches = grown(run([threads, mode, count], HEAP=heap, ROOTS="keep"))
