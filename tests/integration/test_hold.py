@@ -206,7 +206,7 @@ OUT = {
 @pytest.mark.parametrize("way", OUT)
 def test_ways_out_of_a_call(way, holding, tmp_path):
     """What is on record says that a thread sleeps; it has left the call otherwise."""
-    out, held, _ = run(holding, tmp_path, compiled("holds_out.c"), way, 0.6)
+    out, held, _ = run(holding, tmp_path, compiled("holds_out.c"), way, 0.6 * busy())
     assert int(out.split()[3]) > 20 and held > 0, (out, held)
 
 
