@@ -19,6 +19,7 @@ static const short number_of[PM_INHERITED_CALLS] = {
     [PM_INHERITED_KCMP] = SYS_kcmp,
     [PM_INHERITED_USERFAULTFD] = SYS_userfaultfd,
     [PM_INHERITED_RT_TGSIGQUEUEINFO] = SYS_rt_tgsigqueueinfo,
+    [PM_INHERITED_STATX] = SYS_statx,
 };
 
 // Two threads that find out at once find the same. Sequentially consistent: `known` is stored last.

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -86,9 +87,25 @@ void pm_os_forget_pages(int fd) {
     errno = saved;
 }
 
+_Atomic bool pm_os_fd_by_statx;
+
+// False: it cannot be asked that way.
+static bool ask_statx(int fd, uint64_t dev, uint64_t ino, bool *same) {
+    struct statx found;
+    if (!atomic_load_explicit(&pm_os_fd_by_statx, memory_order_relaxed))
+        return false;
+    bool good = syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &found) == 0;
+    *same =
+        good && makedev(found.stx_dev_major, found.stx_dev_minor) == dev && found.stx_ino == ino;
+    return good || errno == EBADF;
+}
+
 bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino) {
     struct stat st;
-    return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+    bool same = false;
+    if (fd < 0 || ask_statx(fd, dev, ino, &same))
+        return same;
+    return fstat(fd, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 
 bool pm_os_descriptors_shared;

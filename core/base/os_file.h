@@ -6,6 +6,7 @@
 #ifndef PM_OS_FILE_H
 #define PM_OS_FILE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,10 @@ void pm_os_forget_pages(int fd);
 // Whether the descriptor is this inode. A program may have closed our descriptor, and the number
 // may be that of a file of its own by now.
 bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino);
+// It asks by statx, without the file's times. From Linux 6.13 on fstat has the next write make a
+// new time, and ext4 without a journal of its own then writes the inode, too, at each sync: a
+// commit would wait twice for the disk. Where that call would end the process, it is fstat.
+extern _Atomic bool pm_os_fd_by_statx;
 // Closes a descriptor of ours. In a child that shares the table of descriptors with its parent
 // (CLONE_FILES), this would close the parent's: there it does nothing.
 extern bool pm_os_descriptors_shared;

@@ -16,6 +16,7 @@
 #include "base/inherited_filter.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/os_file.h"
 #include "base/proc.h"
 #include "base/signal_stack.h"
 #include "commit_bound.h"
@@ -45,6 +46,8 @@ static bool kernel_stores(void);
 int pm_commits_begin(bool alone, struct pm_error *err) {
     if (pm_inherited_ends(PM_INHERITED_PROCESS_VM_READV) || pm_inherited_ends(PM_INHERITED_KCMP))
         atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
+    if (!pm_inherited_ends(PM_INHERITED_STATX))
+        atomic_store_explicit(&pm_os_fd_by_statx, true, memory_order_relaxed);
     if (!pm_hold_keep_sight(alone || pm_threads_none()))
         pm_event(PM_EV_PROC_UNSEEN,
                  "PMALLOC_COMMIT: /proc is not to be seen here: each commit compares all of %s; "

@@ -13,6 +13,7 @@
 #include "base/event_log.h"
 #include "base/inherited_filter.h"
 #include "base/message.h"
+#include "base/os_file.h"
 #include "base/proc.h"
 #include "bus.h"
 #include "commit/background.h"
@@ -93,6 +94,7 @@ static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(
 
 static const struct need residency[] = {CALL(mincore)};
 static const struct need drops[] = {CALL(process_madvise)};
+static const struct need timeless[] = {CALL(statx)};
 
 // A heap whose files were removed is written again (removed.h).
 static const struct need mends[] = {CALL(mkdir),     CALL(flock),     CALL(getrandom),
@@ -194,6 +196,7 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
                              .no_residency = MISSED(filter, residency, PM_FILTER_ENDS),
                              .no_drops = MISSED(filter, drops, PM_FILTER_ENDS),
+                             .no_statx = MISSED(filter, timeless, PM_FILTER_ENDS),
                              .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),
                              .no_log = MISSED(filter, logs, PM_FILTER_ENDS),
                              .no_children = MISSED(filter, children, PM_FILTER_ENDS),
@@ -251,6 +254,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
             pm_inherited_another_ends(PM_INHERITED_MINCORE);
         if (s->no_drops)
             pm_inherited_another_ends(PM_INHERITED_PROCESS_MADVISE);
+        if (s->no_statx)
+            atomic_store_explicit(&pm_os_fd_by_statx, false, memory_order_relaxed);
         if (s->no_log)
             pm_event_log_forbid();
         if (s->no_children)

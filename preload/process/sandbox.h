@@ -33,8 +33,8 @@ struct pm_sandbox {
     const char *commits; // the first call that they would miss, or NULL
     const char *end;
     const char *no_mend; // the same of removed.h
-    bool paused, mute, no_hold, no_helpers, no_detour, no_residency, no_drops, no_trap, at_once,
-        no_log, no_children;
+    bool paused, mute, no_hold, no_helpers, no_detour, no_residency, no_drops, no_statx, no_trap,
+        at_once, no_log, no_children;
 };
 
 // Before the call and after it, with errno kept. `filter` NULL: the strict mode. `all`: TSYNC.

@@ -126,6 +126,23 @@ def test_copies_that_may_not_be_dropped_cost_no_syncs(how, place, tmp_path):
     assert (syncs < 130) == (how == "sleeps") and syncs >= 100, syncs
 
 
+@pytest.mark.parametrize("refused", [None, "ENOSYS"])
+@pytest.mark.parametrize("place", ["file"], indirect=True)
+def test_nobody_asks_for_the_times_of_the_journal(refused, place, tmp_path):
+    """Whoever has seen them makes the next write change them, and the sync write the inode, too.
+    Where the other call is refused the descriptors are asked for all the same."""
+    trace = tmp_path / "trace"
+    calls = "trace=statx,newfstatat,fstat,pwrite64"
+    argv = [needs("strace"), "-f", "-qq", "-y", "-e", calls, "-o", trace]
+    argv += ["-e", f"inject=statx:error={refused}"] if refused else []
+    argv += [linked("sleeping_copies.c"), "alone"]
+    succeeds(run(argv, preload=False, HEAP=place, ROOTS="memory", COMMIT="api"))
+    made = re.findall(r"(statx|fstat\w*|pwrite64)\(\d+<[^>]*/journal>", trace.read_text())
+    asked = [before for before, call in zip(made, made[1:]) if call == "pwrite64" != before]
+    whole = sum(call != "statx" for call in asked)
+    assert len(asked) > 100 and whole == (len(asked) if refused else 0), asked
+
+
 def test_statistics_say_what_commits_cost(program, place):
     done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", STATS=1)
     line = re.search(
