@@ -199,7 +199,7 @@
 //   grown size of one            grow_medium()                                              [grown]
 //     needs   zeroes in what is new, if the heap counts on them (fsync)
 //     before  the old size                after  the new one, for heap.0
-//   last group of a commit       pm_commit_finish()                      [test_killed_under_time]
+//   last group of a commit       pm_commit_enforce()                     [test_killed_under_time]
 //     needs   the journal (fsync), all groups of it and of the commits before it in its lap
 //     before  the last commit             after  this one, which opening applies again
 //   first header of the journal  pm_journal_end_lap()                         [test_commit_crash]

@@ -264,7 +264,7 @@ static void make_rounds(void) {
     }
 }
 
-static int take_and_finish(enum instant instant, bool rounds) {
+static int take_and_enforce(enum instant instant, bool rounds) {
     if (!pm_commit_prepare())
         return errno;
     if (rounds && instant != AT_REST)
@@ -272,7 +272,7 @@ static int take_and_finish(enum instant instant, bool rounds) {
     int error = take(instant);
     if (error)
         return error;
-    return pm_commit_finish() ? 0 : errno;
+    return pm_commit_enforce() ? 0 : errno;
 }
 
 // There was no instant for it, which is no failure.
@@ -285,19 +285,48 @@ static int make(enum instant instant) {
     uint64_t since = pm_os_now_ns(), length = pm_heap.length;
     int error = pm_removed(true) ? mend_removed() : 0;
     if (!error)
-        error = take_and_finish(instant, true);
+        error = take_and_enforce(instant, true);
     if (pm_commit_again(error)) // rounds take a little more of the journal
-        error = take_and_finish(instant, false);
+        error = take_and_enforce(instant, false);
     if (error && !comes_later(error))
         pm_commit_has_failed();
     if (!error || pm_commit_lacks_room(error))
         pm_commit_found_room(!error, length);
     if (error)
         return error;
-    pm_commit_cut();
-    say_files_fail();
     pm_commit_was_made(since);
     atomic_store(&covered, atomic_load(&instants));
+    return 0;
+}
+
+// What is in force is not in the files yet: an answer did not wait for that.
+static _Atomic bool behind;
+
+static void bring(void) {
+    atomic_store_explicit(&behind, false, memory_order_relaxed);
+    pm_commit_bring();
+    pm_commit_cut();
+    say_files_fail();
+}
+
+static int make_and_bring(enum instant instant) {
+    int error = make(instant);
+    if (!error)
+        bring();
+    return error;
+}
+
+static int make_first(enum instant instant) {
+    int error = make(instant);
+    if (!error)
+        atomic_store_explicit(&behind, true, memory_order_relaxed);
+    return error;
+}
+
+static int bring_last(enum instant instant) {
+    (void)instant;
+    if (may_be_made())
+        bring();
     return 0;
 }
 
@@ -339,9 +368,10 @@ static bool take_lock(uint64_t before, uint64_t *mask) {
 }
 
 struct turn {
+    int (*make)(enum instant instant);
     enum instant instant;
-    int error;
     uint64_t before;
+    int error;
 };
 
 static void take_turn(void *arg) {
@@ -349,16 +379,16 @@ static void take_turn(void *arg) {
     uint64_t mask;
     if (take_lock(turn->before, &mask)) {
         pm_threads_deaf(true);
-        turn->error = make(turn->instant);
+        turn->error = turn->make(turn->instant);
         pm_threads_deaf(false);
         restore_signals(mask);
         end_commit();
     }
 }
 
-static int make_in_turn(enum instant instant, uint64_t before) {
+static int make_in_turn(int (*by)(enum instant instant), enum instant instant, uint64_t before) {
     int saved = errno;
-    struct turn turn = {instant, 0, before};
+    struct turn turn = {by, instant, before, 0};
     struct pm_cancel cancel = pm_cancel_hold();
     struct pm_call_record *own = pm_calls_own ? pm_calls_own : pm_calls_find_own();
     atomic_store_explicit(&own->answers, true, memory_order_relaxed);
@@ -374,7 +404,7 @@ int pm_commits_make(void) {
         return ENOTSUP;
     if (pm_nested())
         return EDEADLK;
-    return make_in_turn(ANY_AT_LAST, UINT64_MAX);
+    return make_in_turn(make_and_bring, ANY_AT_LAST, UINT64_MAX);
 }
 
 const char *pm_commits_reason(int error) {
@@ -423,18 +453,27 @@ uint64_t pm_commits_covered(void) { return atomic_load(&covered); }
 // A thread that got no processor in time may get one yet.
 #define TRIES_MOST 5
 
-void pm_commits_cover(uint64_t before) {
+static void cover(uint64_t before, int (*by)(enum instant instant)) {
     int error = EAGAIN;
     for (unsigned i = 0; i < TRIES_MOST && error == EAGAIN && may_be_made(); i++)
-        error = make_in_turn(ANY_AT_LAST, before);
+        error = make_in_turn(by, ANY_AT_LAST, before);
     if (may_be_made())
         told(error);
+}
+
+void pm_commits_cover(uint64_t before) { cover(before, make_and_bring); }
+void pm_commits_cover_first(uint64_t before) { cover(before, make_first); }
+
+void pm_commits_bring(void) {
+    bool busy = atomic_load_explicit(&pm_commit_lock.word, memory_order_relaxed);
+    if (!busy && atomic_load_explicit(&behind, memory_order_relaxed))
+        make_in_turn(bring_last, ANY_AT_LAST, UINT64_MAX);
 }
 
 static int make_if_free(enum instant instant) {
     if (!pm_trylock_raw(&pm_commit_lock))
         return EBUSY;
-    int error = make(instant);
+    int error = make_and_bring(instant);
     end_commit();
     return error;
 }
@@ -442,7 +481,7 @@ static int make_if_free(enum instant instant) {
 int pm_commits_idle(bool wait) {
     if (!may_be_made())
         return ENOTSUP;
-    return told(wait ? make_in_turn(AT_REST, UINT64_MAX) : make_if_free(AT_REST));
+    return told(wait ? make_in_turn(make_and_bring, AT_REST, UINT64_MAX) : make_if_free(AT_REST));
 }
 
 // For so long a commit by time tries to be between operations.
@@ -486,7 +525,7 @@ static int make_by_bound(void) {
     int error = 0;
     for (unsigned i = 0; i < 2 && !error && may_be_made(); i++) {
         pm_commit_force();
-        error = make(ANY_AT_LAST);
+        error = make_and_bring(ANY_AT_LAST);
     }
     pm_commit_bound_kept();
     return error;

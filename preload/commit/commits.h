@@ -29,6 +29,10 @@ uint64_t pm_commits_covered(void);
 // Makes sure that a commit is in force with a later instant than `before`: that of another thread,
 // if there is one. Says once that commits fail; they are tried again at the next call.
 void pm_commits_cover(uint64_t before);
+// The same, for what is to leave first. Then pm_commits_bring() brings the commit to the files. If
+// another thread makes a commit meanwhile, that one begins so.
+void pm_commits_cover_first(uint64_t before);
+void pm_commits_bring(void);
 // Why a commit has failed.
 const char *pm_commits_reason(int error);
 // Makes a commit if each other thread is in a call that waits. EBUSY: one is not, or another commit

@@ -274,8 +274,9 @@ static uint64_t close_all(uint64_t *before) {
 void pm_outbox_flush(void) {
     struct pm_cancel cancel = pm_cancel_hold();
     uint64_t before, number = close_all(&before);
-    pm_commits_cover(before);
+    pm_commits_cover_first(before);
     send_to(number, true);
+    pm_commits_bring();
     pm_cancel_release(cancel);
 }
 

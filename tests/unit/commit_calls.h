@@ -20,6 +20,7 @@ static bool late_journal;   // LATE_SYNC_JOURNAL
 static unsigned late_files; // LATE_SYNC_FILES: a bit for each
 static int fail_in = -1;    // the call after so many fails, as on a full disk
 static bool lose_next;      // the next sync of a file but the journal fails, once
+static bool catching_up;    // the commit before is brought into the files
 
 // Before each call that changes files.
 static void cut(void) {
@@ -185,6 +186,14 @@ static void check_seen(int file, uint64_t at, const unsigned char *before) {
     shared->wrong += !same;
 }
 
+// By a mutant.
+static bool is_forgotten(int file, const void *from, size_t len, uint64_t at) {
+    bool ends = file == PM_JOURNAL_SELF && at == 0 && len == PM_JOURNAL_SECTOR &&
+                memcmp(from, zero_page, PM_JOURNAL_SECTOR) == 0;
+    return (shared->mutant == NO_END && ends) ||
+           (shared->mutant == LEFT_BEHIND && catching_up && file == PM_JOURNAL_DATA);
+}
+
 static long write_call(int fd, const void *from, size_t len, uint64_t at) {
     int file = file_of(fd);
     const unsigned char *before = watching ? seen_page(file, at) : NULL;
@@ -197,8 +206,7 @@ static long write_call(int fd, const void *from, size_t len, uint64_t at) {
             errno = ENOSPC;
             return -1;
         }
-        if (shared->mutant != NO_END || file != PM_JOURNAL_SELF || at || len != PM_JOURNAL_SECTOR ||
-            memcmp(from, zero_page, PM_JOURNAL_SECTOR) != 0)
+        if (!is_forgotten(file, from, len, at))
             cache_write(&worlds[0], (unsigned)file, from, len, at);
     }
     long written = __real_syscall(SYS_pwrite64, fd, from, len, at);

@@ -25,6 +25,7 @@ enum mutant {
     NO_NAME_SYNC,      // of the directory, when the journal is made
     EARLY_RETIRE,      // recovery empties the journal before its commit's files are synced
     NO_INHERITED_SYNC, // of a journal that a killed process left
+    LEFT_BEHIND,       // a commit that the next one is to bring into the files first
     SKIPS,             // see journal_wrong.h
     ORDER,
     NO_CHAIN,
@@ -47,6 +48,7 @@ static const char *const mutant_name[] = {"none",
                                           "no sync of the directory",
                                           "journal emptied before files are synced",
                                           "no sync of an inherited journal",
+                                          "a commit left behind by the next one",
                                           "a commit of several is left out",
                                           "commits in another order",
                                           "groups of other commits",

@@ -100,9 +100,19 @@ static void check_now(void) {
     watching = true;
 }
 
-static void commit(void) {
+static void bring(void) {
+    pm_commit_bring();
+    pm_commit_cut();
+}
+
+// `later`: the commit is brought to the files after changes that it does not have, or by the next
+// one.
+static void commit(bool later) {
     struct pm_commit_cost cost;
-    if (!pm_commit_prepare())
+    catching_up = true;
+    bool prepared = pm_commit_prepare();
+    catching_up = false;
+    if (!prepared)
         return;
     unsigned fresh = !shared->after;
     capture(fresh);
@@ -111,9 +121,9 @@ static void commit(void) {
     shared->counts = false;
     committing = true;
     pm_commit_take(rnd(4) != 0, &cost);
-    bool good = pm_commit_finish();
-    if (good)
-        pm_commit_cut();
+    bool good = pm_commit_enforce();
+    if (good && !later)
+        bring();
     committing = false;
     shared->commits += good;
     if (!good) { // it may be whole, though
@@ -124,6 +134,10 @@ static void commit(void) {
         shared->after = shared->before;
     }
     shared->counts = true;
+    for (unsigned n = later ? (unsigned)rnd(8) : 0; n; n--)
+        step();
+    if (good && later && rnd(2))
+        bring();
 }
 
 // A commit whose journal is longer than what is kept of it.
@@ -134,11 +148,11 @@ static void commit_much(void) {
     uint32_t index = pm_extent_allocate(pages, 1);
     MUST(index);
     memset(pm_extent_address(&pm_extents[index]), 'm', pages * PM_PAGE_SIZE);
-    commit();
+    commit(false);
     CHECK_EQ(worlds[0].file[PM_JOURNAL_SELF].size, KEPT);
     pm_extent_release(index);
     pm_extent_purge(true);
-    commit();
+    commit(false);
     thin = 4;
 }
 
@@ -210,7 +224,7 @@ static void one_life(void) {
             step();
         fail_in = rnd(4) ? -1 : (int)rnd(40);
         lose_next |= lossy && rnd(3) == 0;
-        commit();
+        commit(rnd(2));
         fail_in = -1;
         if (lossy)
             check_now();

@@ -308,10 +308,21 @@ static bool keeps_too_much(void) {
     return commit.force || (kept_before() > KEPT_MOST && !commit.undroppable);
 }
 
+static bool bring(void) {
+    if (!commit.unapplied)
+        return true;
+    if (!apply())
+        return false;
+    pm_checkpoint_cut(&commit.journal);
+    return true;
+}
+
+void pm_commit_bring(void) { bring(); }
+
 bool pm_commit_prepare(void) {
     if (commit.begun)
         return true;
-    if (commit.unapplied && !apply())
+    if (!bring())
         return false;
     if (keeps_too_much())
         pm_checkpoint_hurry(&commit.journal);
@@ -341,7 +352,7 @@ bool pm_commit_again(int error) {
     return again && pm_commit_lacks_room(error);
 }
 
-bool pm_commit_finish(void) {
+bool pm_commit_enforce(void) {
     pm_journal_files_trust(true);
     bool durable = !commit.taken.anything || become_durable();
     pm_journal_files_trust(false);
@@ -367,10 +378,15 @@ bool pm_commit_finish(void) {
         return true;
     commit.unapplied = true;
     pm_journal_count(&commit.journal);
-    if (apply())
-        pm_checkpoint_cut(&commit.journal);
     keep_ready();
     return true;
+}
+
+bool pm_commit_finish(void) {
+    bool good = pm_commit_enforce();
+    if (good)
+        pm_commit_bring();
+    return good;
 }
 
 // ---- into the state and out of it ---------------------------------------------------------------

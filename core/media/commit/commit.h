@@ -81,6 +81,11 @@ void pm_commit_amid(void);
 void pm_commit_instants(const struct pm_instants *instants, const struct pm_pauses *pauses);
 // False, with errno: there is no new commit; the last one stands.
 bool pm_commit_finish(void);
+// The same in two steps: puts the commit into force; brings it into the files. What waits for it
+// may go on in between, and the heap may change. pm_commit_prepare() takes the second step if
+// nobody has, or if that has failed.
+bool pm_commit_enforce(void);
+void pm_commit_bring(void);
 // After that: the medium was full, and since then the journal has given up the room of earlier
 // commits. So another one may be taken at once.
 bool pm_commit_again(int error);
