@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import BUILD, compiled, environment, linked, run, said, succeeds, tool
+from conftest import BUILD, busy, compiled, environment, linked, run, said, succeeds, tool
 
 KILLS = int(os.environ.get("ROUNDS_KILLS", "3"))
 
@@ -52,7 +52,7 @@ def killed(program, env, mode):
     command = [program, "0", mode]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         lines = [process.stdout.readline().strip() for _ in range(2)]
-        time.sleep(random.uniform(0.1, 0.6))
+        time.sleep(random.uniform(0.1, 0.6) * busy())
         process.send_signal(signal.SIGKILL)
     return made(lines)
 
