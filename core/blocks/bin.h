@@ -19,6 +19,7 @@
 
 #include "base/lock.h"
 #include "base/nodes.h"
+#include "media/persist.h"
 #include "slab.h"
 
 // Where blocks for a thread cache came from, when the bin itself had none (reach.h). The first,
@@ -78,6 +79,7 @@ struct pm_arena {
     // `group`. So the arenas at one place share a list.
     uint16_t *others;
     bool made; // release: who sees it finds the rest; before that, all is zero and no memory
+    struct pm_persist_count persisted; // by its threads
     struct pm_bin bin[PM_CLASSES + 1];
 };
 

@@ -193,6 +193,11 @@ static void say_extent_caches(const struct pm_stats *s) {
              (ulong_t)c.aged, (ulong_t)c.needed, (ulong_t)c.trimmed);
 }
 
+static void add_persisted(const struct pm_persist_count *c, uint64_t *flushes, uint64_t *drains) {
+    *flushes += counted(&c->flushes);
+    *drains += counted(&c->drains);
+}
+
 static void say_media(void) {
     if (!pm_heap_on_media())
         return;
@@ -202,9 +207,12 @@ static void say_media(void) {
              "dropped %lu times, the log was compacted %lu times",
              (ulong_t)log.active, (ulong_t)log.chunks, (ulong_t)log.live, (ulong_t)log.chunk_drops,
              (ulong_t)log.compactions);
-    pm_event(PM_EV_STATS, "stats: %lu flushes of metadata, %lu drains%s",
-             (ulong_t)atomic_load_explicit(&pm_persist_flushes, memory_order_relaxed),
-             (ulong_t)atomic_load_explicit(&pm_persist_drains, memory_order_relaxed),
+    uint64_t flushes = 0, drains = 0;
+    add_persisted(&pm_persist_others, &flushes, &drains);
+    for (unsigned a = 0; a < pm_arena_count; a++)
+        add_persisted(&pm_arenas[a].persisted, &flushes, &drains);
+    pm_event(PM_EV_STATS, "stats: %lu flushes of metadata, %lu drains%s", (ulong_t)flushes,
+             (ulong_t)drains,
              pm_durability == PM_DURABLE_NONE ? ", which cost nothing on this file system" : "");
 }
 

@@ -240,6 +240,11 @@ static void unlink_live(struct pm_tcache *t) {
     live_count--;
 }
 
+void pm_tcache_use(struct pm_tcache *t) {
+    pm_tcache = t;
+    pm_persist_mine = &t->arena->persisted;
+}
+
 // Counts the thread in, as one of the node.
 static void join(struct pm_tcache *t) {
     t->arena = pm_arena_join(t->node);
@@ -347,7 +352,7 @@ struct pm_tcache *pm_tcache_move(struct pm_tcache *t, unsigned node) {
     pm_unlock(&pm_tcache_lock);
     if (!to)
         return t;
-    pm_tcache = to; // from here on signal handlers, too, leave the other one alone
+    pm_tcache_use(to); // from here on signal handlers, too, leave the other one alone
     move_deferred(to, t);
     pm_tcache_return(t);
     atomic_fetch_add_explicit(&pm_tcache_moves, 1, memory_order_relaxed);

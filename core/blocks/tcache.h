@@ -111,6 +111,8 @@ struct pm_tcache {
 
 extern __thread struct pm_tcache *pm_tcache __attribute__((tls_model("initial-exec")));
 extern struct pm_tcache pm_no_tcache;
+// The thread's from here on.
+void pm_tcache_use(struct pm_tcache *t);
 
 // The empty asm keeps the stack's address in a register. Without it the compiler computes the
 // address anew for each field.

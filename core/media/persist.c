@@ -97,7 +97,9 @@ static void flush_pages(const void *addr, size_t len) {
 
 struct pm_persist_ops pm_persist = {nothing_flush, nothing_drain};
 enum pm_durability pm_durability = PM_DURABLE_NONE;
-_Atomic uint64_t pm_persist_flushes, pm_persist_drains;
+struct pm_persist_count pm_persist_others;
+__thread struct pm_persist_count *pm_persist_mine __attribute__((tls_model("initial-exec"))) =
+    &pm_persist_others;
 
 #define PAST_CACHES ((size_t)1 << 20)
 

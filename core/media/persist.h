@@ -85,14 +85,20 @@ const char *pm_persist_guarantee(enum pm_durability durability);
 // How stores are flushed: an instruction, "msync" or "none".
 const char *pm_persist_flush_name(enum pm_durability durability);
 
-extern _Atomic uint64_t pm_persist_flushes, pm_persist_drains; // calls so far, for statistics
+// Calls so far, for statistics. Threads count in their arenas, so that the threads of two arenas
+// store to no line of both; who has no arena counts in pm_persist_others.
+struct pm_persist_count {
+    _Atomic uint64_t flushes, drains;
+} __attribute__((aligned(64)));
+extern struct pm_persist_count pm_persist_others;
+extern __thread struct pm_persist_count *pm_persist_mine __attribute__((tls_model("initial-exec")));
 
 static inline void pm_flush(const void *addr, size_t len) {
-    atomic_fetch_add_explicit(&pm_persist_flushes, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pm_persist_mine->flushes, 1, memory_order_relaxed);
     pm_persist.flush(addr, len);
 }
 static inline void pm_drain(void) {
-    atomic_fetch_add_explicit(&pm_persist_drains, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pm_persist_mine->drains, 1, memory_order_relaxed);
     pm_persist.drain();
 }
 static inline void pm_make_durable(const void *addr, size_t len) {

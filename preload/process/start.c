@@ -153,7 +153,7 @@ enum pm_route pm_thread_enter(void) {
         pm_tcache_destroy(t);
         return PM_ROUTE_CACHE;
     }
-    pm_tcache = t;
+    pm_tcache_use(t);
     pm_thread_end_note(t); // may allocate: the cache is in place already
     errno = saved;
     return PM_ROUTE_CACHE;

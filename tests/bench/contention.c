@@ -70,7 +70,7 @@ static unsigned node_of(const struct player *p) {
 }
 
 static void play(struct player *p) {
-    pm_tcache = p->cache;
+    pm_tcache_use(p->cache);
     pm_node_move(node_of(p));
 }
 
