@@ -15,7 +15,7 @@
 #define PM_INCOMPAT_SHARDS 1ull
 // A heap with PM_INCOMPAT_LANES has the lanes after pm_super_file. It gets the bit before its
 // first publish of more than one store, in the same way.
-#define PM_INCOMPAT_LANES 2ull
+#define PM_INCOMPAT_LANES 256ull // 2 stood for something once
 // A heap with PM_INCOMPAT_JOURNAL may have a journal, which must be applied before all else. A heap
 // gets the bit, in the same way, before its first commit.
 #define PM_INCOMPAT_JOURNAL 4ull

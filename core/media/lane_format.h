@@ -29,16 +29,24 @@ struct pm_lane_store {
     uint64_t value;
 };
 
-// `commit` is sealed: the number of stores that are in force; 0: none. It is a word of zeroes in a
-// lane that was never used. `crc` covers the stores that are in force.
+// `commit` is sealed: the number of the lane's publish above PM_LANE_TURN, and below it the number
+// of its stores. `ended` becomes the same word once the stores are durable, so they are in force
+// while the two differ. Both are words of zeroes in a lane that was never used. They lie in the
+// first line and in the last, so that a publish flushes no line twice. `crc` covers the stores; the
+// first ones lie in its line and before `commit`, so they need no flush of their own.
 struct pm_lane {
     uint64_t commit;
     uint32_t crc;
-    uint8_t reserved[52];
+    uint32_t reserved;
     struct pm_lane_store store[PM_LANE_STORES];
+    uint64_t unused[5];
+    uint64_t ended;
 };
+#define PM_LANE_TURN 256u // above any number of stores
+#define PM_LANE_FIRST 3u  // stores in the first line
 _Static_assert(sizeof(struct pm_lane) == 2048, "frozen");
-_Static_assert(offsetof(struct pm_lane, store) == 64, "the stores begin a line");
+_Static_assert(offsetof(struct pm_lane, store[PM_LANE_FIRST]) == 64, "they fill the line");
+_Static_assert(offsetof(struct pm_lane, ended) == 2040, "in the last line");
 #define PM_LANES_BYTES (PM_LANES * sizeof(struct pm_lane))
 
 #endif

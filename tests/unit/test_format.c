@@ -384,11 +384,13 @@ static void test_lanes(void) {
     SIZE(pm_lane, 2048);
     FIELD(pm_lane, commit, 0, 8);
     FIELD(pm_lane, crc, 8, 4);
-    FIELD(pm_lane, reserved, 12, 52);
-    FIELD(pm_lane, store, 64, 1984);
+    FIELD(pm_lane, reserved, 12, 4);
+    FIELD(pm_lane, store, 16, 1984);
+    FIELD(pm_lane, unused, 2000, 40);
+    FIELD(pm_lane, ended, 2040, 8);
     CHECK_EQ(PM_LANES, 32);
     CHECK_EQ(PM_LANES_BYTES, 65536);
-    CHECK_EQ(PM_INCOMPAT_LANES, 2);
+    CHECK_EQ(PM_INCOMPAT_LANES, 256);
     CHECK_EQ(PM_PLACE_HEAP, 1);
     CHECK_EQ(PM_PLACE_SLOT, 2);
     CHECK_EQ(PM_PLACE_IMAGE, 3);

@@ -186,12 +186,21 @@ static void test_order(void) {
     MUST(lane < PM_LANES);
     CHECK_EQ(drained(p, 1000, 0), 1);
     CHECK_EQ(drained(own, 1000, 0), 0);
-    CHECK_EQ(drained(lane_at(lane)->store, 32, 0), 1);
-    CHECK_EQ(drained(&lane_at(lane)->commit, 8, 0), 2);
+    CHECK_EQ(drained(&lane_at(lane)->commit, 8, 0), 2); // with the stores before it in its line
     CHECK_EQ(drained(&w[20], 8, 0), 3);
     CHECK_EQ(drained(&w[40], 8, 0), 3);
-    CHECK_EQ(drained(&lane_at(lane)->commit, 8, 3), 4);
-    CHECK_EQ(event_count, 3 + 2 + 3 + 2); // and nothing else
+    CHECK_EQ(drained(&lane_at(lane)->ended, 8, 0), 4);
+    CHECK_EQ(event_count, 2 + 2 + 3 + 2); // and nothing else
+
+    event_count = 0; // more stores than the word's line has room for
+    pmalloc_op many[5];
+    for (unsigned i = 0; i < 5; i++)
+        pmalloc_store(&many[i], &w[i], i);
+    CHECK_EQ(pmalloc_publish(many, 5), 0);
+    const char *flushed = events[0].at;
+    CHECK_EQ(events[0].len, 2 * sizeof(struct pm_lane_store));
+    CHECK((uintptr_t)flushed % 64 == 0 && !events[1].at);
+    CHECK(events[2].at == flushed - 64 && !events[3].at);
 
     event_count = 0; // one store: the block, and then the store
     p = pmalloc_calloc_to(&w[20], 1, 2000);
@@ -345,7 +354,7 @@ static uint64_t heap_place(const void *p) {
 // Leaves a lane as a cut after its commit would.
 static void commit_by_hand(struct pm_lane *l, unsigned lane, uint32_t count) {
     l->crc = pm_crc32c(count, l->store, count * sizeof l->store[0]);
-    l->commit = pm_seal(count, PM_SALT_LANE(lane));
+    l->commit = pm_seal(PM_LANE_TURN + count, PM_SALT_LANE(lane));
 }
 
 static void leave_unfinished(void) {
@@ -359,7 +368,7 @@ static void leave_unfinished(void) {
     l->store[2] = (struct pm_lane_store){pm_lane_where(PM_PLACE_SLOT, 9 * 8), pm_slot_word(9, 0)};
     commit_by_hand(l, 31, 3);
     lane_at(2)->store[0] = (struct pm_lane_store){heap_place(&w[3]), 77}; // was not committed
-    lane_at(2)->commit = pm_seal(0, PM_SALT_LANE(2));
+    lane_at(2)->commit = lane_at(2)->ended = pm_seal(PM_LANE_TURN + 1, PM_SALT_LANE(2));
     die();
 }
 
@@ -368,7 +377,8 @@ static void finished(void) {
     CHECK(w[1] == 10 && w[2] != 0 && w[3] == 0 && pmalloc_get_root(9) == NULL);
     CHECK_EQ(pm_process_recovery()->unfinished, 1);
     CHECK_EQ(pm_process_recovery()->live_objects, 2); // `dropped` is none
-    CHECK_EQ(lane_at(31)->commit, pm_seal(0, PM_SALT_LANE(31)));
+    CHECK_EQ(lane_at(31)->commit, pm_seal(PM_LANE_TURN + 3, PM_SALT_LANE(31)));
+    CHECK_EQ(lane_at(31)->ended, lane_at(31)->commit);
     CHECK_EQ(pm_usable_size((void *)(uintptr_t)w[2]), 32);
 }
 
@@ -393,6 +403,15 @@ static void leave_damaged(void) {
 static void another_value(struct pm_lane *l) { l->store[1].value++; }
 static void another_count(struct pm_lane *l) { l->commit ^= 1; }
 static void zero_crc(struct pm_lane *l) { l->crc = 0; }
+static void no_commit(struct pm_lane *l) {
+    l->ended = l->commit;
+    l->commit = 0;
+}
+static void no_end(struct pm_lane *l) { l->ended = 1; }
+static void too_many(struct pm_lane *l) {
+    l->commit = pm_seal(PM_LANE_TURN + PM_LANE_STORES + 1, PM_SALT_LANE(4));
+}
+static void no_stores(struct pm_lane *l) { l->commit = pm_seal(PM_LANE_TURN, PM_SALT_LANE(4)); }
 static void another_lane(struct pm_lane *l) { commit_by_hand(l, 5, 2); }
 static void beyond_the_end(struct pm_lane *l) {
     l->store[0].where = pm_lane_where(PM_PLACE_HEAP, pm_heap.shard[0].frontier);
@@ -436,7 +455,8 @@ static void refuse_damage(void) {
 static void test_damage(void) {
     static void (*const all[])(struct pm_lane *) = {
         another_value, another_count, zero_crc,     another_lane, beyond_the_end, another_shard,
-        no_image,      no_slot,       no_slot_word, no_place,     half_a_word,    cut_off};
+        no_image,      no_slot,       no_slot_word, no_place,     half_a_word,    cut_off,
+        no_commit,     no_end,        too_many,     no_stores};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         damage = all[i];
         CHECK_EQ(in_child(leave_damaged), 128 + SIGKILL);

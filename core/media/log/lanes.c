@@ -83,20 +83,27 @@ bool pm_lanes_publish(unsigned lane, const struct pm_lane_target *target, unsign
     if (!pm_lanes_make())
         return false;
     struct pm_lane *l = lane_at(lane);
+    uint32_t turn = pm_unseal(l->ended) / PM_LANE_TURN + 1;
+    uint64_t word = pm_seal(turn * PM_LANE_TURN + count, PM_SALT_LANE(lane));
     for (unsigned i = 0; i < count; i++)
         l->store[i] = (struct pm_lane_store){target[i].where, target[i].value};
     l->crc = crc_of(l, count); // in the line of `commit` and before it, so durable before it
-    pm_flush(l->store, count * sizeof l->store[0]);
+    if (count > PM_LANE_FIRST)
+        pm_flush(&l->store[PM_LANE_FIRST], (count - PM_LANE_FIRST) * sizeof l->store[0]);
     pm_drain();
-    pm_commit_u64(&l->commit, pm_seal(count, PM_SALT_LANE(lane)));
+    pm_commit_u64(&l->commit, word);
     make_stores(target, count);
-    pm_commit_u64(&l->commit, pm_seal(0, PM_SALT_LANE(lane)));
+    pm_commit_u64(&l->ended, word);
     return true;
 }
 
 // ---- recovery -----------------------------------------------------------------------------------
 
-static uint32_t committed(unsigned lane) { return pm_unseal(lane_at(lane)->commit); }
+// The number of stores that were committed and are not all known to have been made.
+static uint32_t committed(unsigned lane) {
+    const struct pm_lane *l = lane_at(lane);
+    return l->commit == l->ended ? 0 : pm_unseal(l->commit) % PM_LANE_TURN;
+}
 
 static bool pinned_is_good(const struct pm_lane_store *store) {
     bool good = (pm_heap.super->super.incompat & PM_INCOMPAT_PINNED) != 0;
@@ -125,13 +132,16 @@ static bool offset_is_good(const struct pm_lane_store *store, uint64_t images, u
     }
 }
 
+static bool is_good_word(unsigned lane, uint64_t word) {
+    uint32_t count = pm_unseal(word) % PM_LANE_TURN;
+    return !word || (pm_sealed(word, PM_SALT_LANE(lane)) && count && count <= PM_LANE_STORES);
+}
+
 static int check_lane(unsigned lane, uint64_t images, uint64_t length, struct pm_error *err) {
     const struct pm_lane *l = lane_at(lane);
     uint32_t count = committed(lane);
-    if (!l->commit)
-        return PM_OK;
-    if (!pm_sealed(l->commit, PM_SALT_LANE(lane)) || count > PM_LANE_STORES ||
-        (count && l->crc != crc_of(l, count)))
+    if (!is_good_word(lane, l->commit) || !is_good_word(lane, l->ended) ||
+        (l->commit != l->ended && !l->commit) || (count && l->crc != crc_of(l, count)))
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock: lane %u of a publish does not match its check; restore the "
                        "file from a copy",
@@ -214,7 +224,7 @@ int pm_lanes_finish(struct pm_error *err) {
         if (!finish(l, committed(lane)))
             return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot finish a publish: %s",
                            pm_heap.dir, pm_strerror(errno));
-        pm_commit_u64(&l->commit, pm_seal(0, PM_SALT_LANE(lane)));
+        pm_commit_u64(&l->ended, l->commit);
     }
     pending = false;
     return PM_OK;

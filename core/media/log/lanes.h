@@ -4,10 +4,11 @@
 // Lanes: redo logs on media, so that several 8-byte stores become durable together. Each lane
 // serves one publish at a time:
 //
-//   1  the stores are written into the lane          durable, with all that was flushed before
+//   1  the stores are written into the lane          durable, but for those in the first line, with
+//                                                    all that was flushed before
 //   2  its commit word says how many they are        durable: from here on they will be made
 //   3  the stores are made                           durable
-//   4  its commit word says 0                        durable: the words may change again
+//   4  its other word says that they were made       durable: the words may change again
 //
 // An end of the process or of the power before 2 leaves none of the stores. After it, recovery
 // makes all of them, perhaps for the second time.
