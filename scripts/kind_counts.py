@@ -44,10 +44,66 @@ def rows(instructions_of, flushed):
         ("fence-pinned", "fences of the same", 1.002, flushed("pinned", "fences"), False),
         ("reflush-pinned", "reflushes of the same", 0.01, flushed("pinned", "reflushes"), False),
         (
+            "shared-pinned",
+            "stores to a line another thread wrote last, by 2000 PINNED blocks of 64 B, then freed",
+            0,
+            lambda _: contention_counts.worst("pinned", ("writes",)),
+            False,
+        ),
+        (
             "handed-pinned",
             "locks another thread held last, 2000 PINNED blocks of 64 B, then freed",
             0.001,
             lambda _: contention_counts.worst("pinned", ("handed",)),
+            False,
+        ),
+    ]
+
+
+def standing_rows(instructions_of, flushed):
+    """The same of huge blocks and of large ones of a kind, whose extents stand between two rounds
+    (core/pages/extent_standing.h)."""
+    return [
+        (
+            "huge",
+            INSTRUCTIONS + "malloc and free, 4 MiB",
+            1000,
+            instructions_of("malloc", 4 << 20),
+            True,
+        ),
+        (
+            "flush-huge-again",
+            "flushes of a 4 MiB block, freed and allocated again",
+            0,
+            flushed("huge-again", "flushes"),
+            False,
+        ),
+        (
+            "large-pointer-free",
+            INSTRUCTIONS + "POINTER_FREE and free, 200 KB",
+            1100,
+            instructions_of("pointer-free", 200_000),
+            False,
+        ),
+        (
+            "flush-large-pointer-free",
+            "flushes of a POINTER_FREE block of 200 KiB",
+            0,
+            flushed("large-pointer-free", "flushes"),
+            False,
+        ),
+        (
+            "large-pinned",
+            INSTRUCTIONS + "PINNED and free, 200 KB",
+            1800,
+            instructions_of("pinned", 200_000),
+            False,
+        ),
+        (
+            "flush-large-pinned",
+            "flushes of a PINNED block of 200 KiB, or its free",
+            1,
+            flushed("large-pinned", "flushes"),
             False,
         ),
     ]

@@ -141,7 +141,8 @@ static uint64_t sum_of_pages(void) {
         struct pm_shard *s = &pm_heap.shard[i];
         const struct pm_shard_extents *x = s->extents;
         pm_lock(&s->lock);
-        sum += x->active.pages + 3 * x->reclaimed.pages + 5 * x->active.holes;
+        sum +=
+            x->active.pages + 3 * x->reclaimed.pages + 5 * x->active.holes + 17 * x->standing_count;
         pm_unlock(&s->lock);
     }
     return sum;

@@ -19,6 +19,7 @@
 #include "media/persist.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_room.h"
+#include "pages/extent_standing.h"
 #include "pages/extent_take.h"
 #include "pages/extent_zero.h"
 #include "pages/frontier.h"
@@ -152,10 +153,15 @@ static struct pm_extent_cache *own_cache(void) {
                                       : pm_tcache_follow(pm_tcache)->extents;
 }
 
-// From the caches, whose extents are of the lengths that pm_large_pages() gives, or longer.
-static uint32_t cached(uint64_t pages, uint64_t align_pages) {
-    return pages && pages < PM_HUGE_PAGES ? pm_extent_cache_get(own_cache(), pages, align_pages)
-                                          : 0;
+// From the caches, whose extents are of the lengths that pm_large_pages() gives, or longer; huge
+// ones stand, and become zeroes if that is `wanted`.
+static uint32_t cached(size_t size, uint64_t pages, uint64_t align_pages, bool wanted, bool *zero) {
+    if (pages < PM_HUGE_PAGES)
+        return pages ? pm_extent_cache_get(own_cache(), pages, align_pages) : 0;
+    const struct pm_sought sought = {whole_pages(size), align_pages, PM_KIND_CONSERVATIVE, 0};
+    uint32_t index = pm_standing_take(own_cache()->node, &sought);
+    *zero = index && wanted && pm_extent_zero(index);
+    return index;
 }
 
 static uint32_t allocate_on(unsigned node, uint64_t pages, uint64_t align_pages) {
@@ -208,7 +214,7 @@ void *pm_alloc_large(size_t size, size_t align, bool *zero) {
         align_pages = 1;
     bool wanted = *zero;
     *zero = false;
-    uint32_t index = cached(pages, align_pages);
+    uint32_t index = cached(size, pages, align_pages, wanted, zero);
     if (index)
         return pm_extent_address(&pm_extents[index]);
     index = uncached(size, pages, align_pages);
@@ -258,13 +264,33 @@ static void drop_marks(const void *p) {
         pm_marks_drop(from, from + pm_extent_bytes(&pm_extents[index]));
 }
 
-// A block of another node goes to a cache there.
+// These come in the place of other slow requests.
+static void age_by_large(void) {
+    struct pm_tcache *t = pm_tcache;
+    if (t == &pm_no_tcache)
+        return;
+    t->slow_requests++;
+    age(t);
+}
+
+__attribute__((noinline)) static bool free_huge(const void *p) {
+    if (pm_marks_any())
+        drop_marks(p);
+    age_by_large();
+    return pm_extent_stand_block(p) || pm_extent_free_block(p);
+}
+
+// A block of another node goes to a cache there. The tag says that the block is allocated, so its
+// extent is what it was.
 static bool free_large(const void *p) {
+    pm_age_notice();
+    uint32_t index = *pm_page_extent(pm_heap_offset(p) >> PM_PAGE_SHIFT);
+    if (__builtin_expect(pm_extents[index].pages > PM_CACHED_PAGES_MAX, 0))
+        return free_huge(p);
     struct pm_extent_cache *cache = own_cache();
     unsigned node = pm_node_of(p);
     if (node != cache->node)
         cache = pm_extent_cache_on(cache, node);
-    pm_age_notice();
     pm_extent_cache_look(cache);
     if (pm_marks_any())
         drop_marks(p);
@@ -290,9 +316,15 @@ static void *large_of_kind(struct pm_sort sort, size_t size, size_t align) {
         align_pages = PM_SLAB_SIZE / PM_PAGE_SIZE; // its header has a place in slabs.N
     if (size > PM_KIND_PAGES_MAX << PM_PAGE_SHIFT)
         return NULL;
-    uint32_t index = pm_extent_cache_take(node, pages, align_pages ? align_pages : 1);
+    if (align_pages == 0)
+        align_pages = 1;
+    const struct pm_sought sought = {pages, align_pages, sort.kind, sort.type};
+    uint32_t standing = pm_standing_take(node, &sought);
+    if (standing)
+        return pm_extent_address(&pm_extents[standing]);
+    uint32_t index = pm_extent_cache_take(node, pages, align_pages);
     for (unsigned i = 1; !index && i < pm_nodes.count; i++)
-        index = pm_extent_cache_take(pm_node_near(node, i), pages, align_pages ? align_pages : 1);
+        index = pm_extent_cache_take(pm_node_near(node, i), pages, align_pages);
     if (!index)
         return NULL;
     pm_extents[index].kind = sort.kind;
@@ -375,13 +407,34 @@ static bool free_small_of_kind(void *p, const struct pm_vslab *v) {
     return cached ? pm_pinned_cache_free(t->pinned, p) : pm_arena_return_kind(p);
 }
 
+// A pinned block is not allocated on media, durably, before its extent stands for another one.
+static bool free_large_pinned(void *p, uint32_t index) {
+    const struct pm_extent *e = &pm_extents[index];
+    if (!pm_standing_may(e))
+        return pm_extent_free_block(p);
+    if (__atomic_exchange_n(pm_tag_at(p), PM_TAG_NONE, __ATOMIC_RELAXED) != pm_extent_tag(e))
+        return false;
+    pm_unpin(p);
+    pm_extent_stand(index);
+    return true;
+}
+
+// The tag says that the block is allocated, so its extent is what it was.
+static bool free_large_of_kind(void *p) {
+    uint32_t index = *pm_page_extent(pm_heap_offset(p) >> PM_PAGE_SHIFT);
+    if (pm_marks_any())
+        drop_marks(p);
+    age_by_large();
+    return pm_kind_is_pinned(pm_extents[index].kind)
+               ? free_large_pinned(p, index)
+               : pm_extent_stand_block(p) || pm_extent_free_block(p);
+}
+
 static bool free_of_kind(void *p) {
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
     if (pm_home_class(pm_slab_home(v)))
         return free_small_of_kind(p, v);
-    if (pm_marks_any())
-        drop_marks(p);
-    return pm_extent_free_block(p);
+    return free_large_of_kind(p);
 }
 
 // ---- free ---------------------------------------------------------------------------------------

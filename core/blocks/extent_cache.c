@@ -8,6 +8,7 @@
 #include "media/backing/marks.h"
 #include "media/open/shard_nodes.h"
 #include "media/persist.h"
+#include "pages/extent_standing.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"
 
@@ -288,6 +289,7 @@ void pm_extent_cache_orphans(void) {
 void pm_extent_cache_end(void) {
     struct chain chain = {0};
     forget_lists();
+    pm_standing_forget();
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
         if (pm_extent_is_cached(&pm_extents[i]))
             chain_add(&chain, i);

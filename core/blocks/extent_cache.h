@@ -3,7 +3,7 @@
 //
 // Extent caches: each arena keeps the extents of freed large blocks, with their entries in the log,
 // and hands them out again. That takes no lock, no flush and no system call. An extent cache has a
-// list for each length. Huge blocks are not cached.
+// list for each length. Extents of huge blocks stand instead (pages/extent_standing.h).
 //
 //   malloc   list -> extent     tag: none -> extent
 //   free     extent -> list     tag: extent -> none, by exchange: of two frees of a block one fails
@@ -132,7 +132,7 @@ PM_CACHED_PATH bool pm_extent_cache_put(struct pm_extent_cache *cache, uint64_t 
     struct pm_extent *e = &cache->extents[index];
     uint32_t pages = e->pages;
     uint64_t frees = atomic_load_explicit(&cache->frees, memory_order_relaxed);
-    if (pages >= PM_HUGE_PAGES || !e->backed ||
+    if (pages > PM_CACHED_PAGES_MAX || !e->backed ||
         atomic_load_explicit(&cache->room, memory_order_relaxed) < pages ||
         frees >= atomic_load_explicit(&cache->look_at, memory_order_relaxed)) {
         __atomic_store_n(tag, PM_TAG_EXTENT, __ATOMIC_RELAXED);

@@ -6,7 +6,8 @@
 //
 //   allocate   the slab's table, empty, and its header, or the large block's header
 //              -> the log entry -> the block's bit -> the pointer is handed out
-//   free       the bit is cleared, or a large block's entry ended -> the bytes are used again
+//   free       the bit is cleared -> the bytes are used again; a large block's extent stands
+//              (pages/extent_standing.h), or its entry ends, which needs no bit
 //   far free   an entry of a deallocation log -> the bit -> the end of the entry -> the same
 //   publish    the bits are stores of its lane
 //

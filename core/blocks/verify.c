@@ -143,7 +143,7 @@ static int verify_log(struct pm_shard *s, struct pm_error *err) {
     return status;
 }
 
-// ---- extent caches ------------------------------------------------------------------------------
+// ---- extent caches, and what stands -------------------------------------------------------------
 
 // The lists have exactly the cached extents, each once and with its length.
 struct listed {
@@ -163,10 +163,25 @@ static bool verify_cached(uint32_t index, unsigned list, void *arg) {
     return false;
 }
 
+static int verify_standing(const struct pm_shard *s, struct listed *sum, struct pm_error *err) {
+    const struct pm_shard_extents *x = s->extents;
+    for (uint32_t i = 0; i < x->standing_count; i++) {
+        uint32_t index = x->standing[i];
+        const struct pm_extent *e = &pm_extents[index];
+        if (!is_header(index) || !e->stands || !pm_extent_is_cached(e) ||
+            ++sum->count > sum->cached)
+            return WRONG("extents: %u is said to stand, and does not, or twice", index);
+    }
+    return PM_OK;
+}
+
 static int verify_caches(struct pm_error *err) {
     struct listed sum = {.cached = pm_extent_stats().cached, .err = err};
     if (!pm_extent_cache_each(verify_cached, &sum))
         return err->status;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        if (verify_standing(&pm_heap.shard[i], &sum, err) != PM_OK)
+            return err->status;
     if (sum.count != sum.cached && !pm_extent_cache_lost)
         return WRONG("extent caches: %lu extents are cached, the lists have %lu",
                      (unsigned long)sum.cached, (unsigned long)sum.count);

@@ -130,12 +130,14 @@
 //     needs   the block's entry, by malloc
 //     before  the old pointer             after  the new pointer
 //   commit of a lane             pm_lanes_publish()               [publish publishers recoverpub]
-//     needs   its stores and their crc; the blocks that they make reachable
+//     needs   its stores and their crc (those in its own line lie before it); the blocks that they
+//     make reachable
 //     before  none of the stores is made  after  all are: recovery makes them again
 //   word of pinned blocks        pm_pin_change(), by pm_pin() and pm_unpin()             [publish]
 //     needs   the slab's table and entry, or the large block's header and entry
-//     before  the block is free, or still allocated     after  it is allocated, or free
-//   the same, set to 0 stores    pm_lanes_publish()                           [publish killedpub]
+//     before  the block is free, or still allocated     after  it is allocated, or free; a large
+//     one's extent may stand for another block
+//   end of a lane                pm_lanes_publish()                           [publish killedpub]
 //     needs   the stores themselves
 //     before  recovery makes them again   after  the program may change the same words
 //   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]
@@ -156,7 +158,7 @@
 //   two entries, one start       pm_extent_relog()                                        [resize]
 //     needs   the entry with the new length, before the tombstone of the old one
 //     between them, both stand: opening keeps the longer and erases the other
-//   tombstone                    pm_log_end() by put()                               [small large]
+//   tombstone                    pm_log_end() by put()                      [small large standing]
 //     before  the extent stands           after  it is free
 //   entry erased in place        pm_log_erase()                           [logfull emptied capture]
 //     needs   nothing: the entry is of a freed extent, or the shorter one of a resize

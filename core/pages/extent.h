@@ -16,13 +16,15 @@
 //   shard_extents   what belongs to one shard: free extents, sums, decay
 //   free_extents    free extents by size and age
 //   frontier        space from and back to the file system
+//   extent_standing extents that keep their entry after a free, for the next block
 //   extent_take     extents handed out and taken back
 //   extent_resize   an active extent changes its length
 //   extent_room     a part of an extent is room for its block to grow
 //   extent_adopt    extents of a heap that is being opened
 //
 // A cached extent is active, but no block is in it: a large block was freed, and its entry still
-// stands, so that the extent can be handed out again without the log (blocks/extent_cache.h).
+// stands, so that the extent can be handed out again without the log (blocks/extent_cache.h; huge
+// blocks and those of a kind: extent_standing.h).
 //
 // Invariant: the page map has an extent's index at its first and last page; its other pages
 // have 0.
@@ -73,12 +75,15 @@ struct pm_extent {
     uint8_t held;          // the same: it was there when the heap was opened (blocks/kinds.h)
     uint16_t type;         // the same, if the kind is typed: the block's
     uint32_t used;         // pages of the block, if there is room behind it (extent_room.h); else 0
+    uint8_t stands;        // active: without a block, for the next one (extent_standing.h)
 } __attribute__((aligned(64))); // those of two threads' blocks share no cache line
 
 // An index names an extent; 0 is no extent.
 extern struct pm_extent *pm_extents;
 
 #define PM_HUGE_PAGES ((uint32_t)((2u << 20) >> PM_PAGE_SHIFT)) // an extent with more is huge
+// The longest that pm_large_pages() gives below that: what an arena's extent cache may have.
+#define PM_CACHED_PAGES_MAX (PM_HUGE_PAGES - PM_HUGE_PAGES / 16)
 
 // The first slabs of the bins may have holes whatever their class (blocks/holes.h), but only so far
 // from the start of their shard: no look at holes goes on through a long heap for their sake.
@@ -116,9 +121,11 @@ static inline void pm_extent_set_tag(const struct pm_extent *e) {
 }
 
 // Whether an active extent is cached: the block in it is freed, and its entry still stands in the
-// log (blocks/extent_cache.h). The tag decides: it stands exactly while a large block is in use.
+// log (blocks/extent_cache.h, extent_standing.h). The tag decides: it stands exactly while a large
+// block is in use.
 static inline bool pm_extent_is_cached(const struct pm_extent *e) {
-    return e->state == PM_EXTENT_ACTIVE && !e->slab && !e->kind && !e->held &&
+    bool plain = !e->kind && !e->held;
+    return e->state == PM_EXTENT_ACTIVE && !e->slab && (plain || e->stands) &&
            e->log != PM_LOG_NOWHERE &&
            __atomic_load_n(pm_tag_of_page(e->page), __ATOMIC_RELAXED) == PM_TAG_NONE;
 }

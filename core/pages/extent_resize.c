@@ -3,6 +3,7 @@
 #include "extent_resize.h"
 
 #include "extent_entry.h"
+#include "extent_standing.h"
 #include "extent_take.h"
 #include "free_extents.h"
 #include "frontier.h"
@@ -61,8 +62,16 @@ static bool annex(struct pm_shard *s, uint64_t page, uint64_t more, uint32_t par
     return false;
 }
 
+// What stands behind the extent becomes free.
+static void end_standing_behind(struct pm_shard *s, const struct pm_extent *e) {
+    uint64_t end = e->page + e->pages;
+    if (end < pm_shard_end(s) && pm_extents[*pm_page_extent(end)].stands)
+        pm_standing_end(s, 0);
+}
+
 static bool grow_active(struct pm_shard *s, uint32_t index, uint64_t pages) {
     struct pm_extent *e = &pm_extents[index];
+    end_standing_behind(s, e);
     struct pm_active *active = &s->extents->active;
     uint32_t old = e->pages, part[2];
     if (!annex(s, e->page + old, pages - old, part))

@@ -4,6 +4,7 @@
 
 #include "base/nodes.h"
 #include "extent_entry.h"
+#include "extent_standing.h"
 #include "free_extents.h"
 #include "frontier.h"
 #include "media/backing/backing.h"
@@ -214,7 +215,13 @@ static uint64_t missing(const struct pm_shard *s, uint64_t pages, uint64_t align
 
 static uint32_t take(struct pm_shard *s, uint64_t pages, uint64_t align, bool grow, bool bare) {
     struct pm_shard_extents *x = s->extents;
+    // A huge request that nothing standing fits looks for the best place among all that is free.
+    if (pages > PM_CACHED_PAGES_MAX)
+        pm_standing_end(s, 0);
     uint32_t fit = pm_free_fit(&x->reclaimed, pages, align);
+    // Before new space is used, what stands becomes free: so it takes no space besides.
+    if (!fit && pm_standing_end(s, 0))
+        fit = pm_free_fit(&x->reclaimed, pages, align);
     if (!fit) {
         uint64_t share = KEPT_PAGES + x->active.pages / KEPT_SHARE, kept = x->reclaimed.pages;
         uint64_t less = kept > 2 * pages ? kept - 2 * pages : 0;
@@ -240,7 +247,7 @@ static uint32_t take_from(struct pm_shard *s, uint64_t pages, uint64_t align_pag
         return 0;
     pm_extent_decay(s);
     uint32_t index = take(s, pages, align_pages, grow, bare);
-    if (!index && grow && s->extents->reclaimed.pages) {
+    if (!index && grow && (pm_standing_end(s, 0) || s->extents->reclaimed.pages)) {
         // The shard is at its limit, or the file system is full. Give back all that is kept and try
         // again.
         pm_extent_purge_to(s, 0);
@@ -343,25 +350,6 @@ uint32_t pm_extent_take_on(unsigned node, uint64_t pages, uint64_t align_pages, 
 
 uint32_t pm_extent_take_bare_on(unsigned node, uint64_t pages, uint64_t align_pages, bool grow) {
     return in_some_shard(take_bare_locked, node, pages, align_pages, grow);
-}
-
-void pm_extent_free(struct pm_shard *s, uint32_t index) {
-    struct pm_active *active = &s->extents->active;
-    struct pm_extent *e = &pm_extents[index];
-    active->pages -= e->pages;
-    active->count--;
-    if (e->slab)
-        active->slab_pages -= e->pages;
-    if (e->holes) { // nobody has promised space to them
-        active->holes -= e->holes;
-        s->extents->gaps_unpromised = true;
-    }
-    e->holes = 0;
-    e->slab = 0;
-    e->kind = PM_KIND_CONSERVATIVE;
-    e->held = 0;
-    e->zero = 0;
-    pm_free_coalesce(s, index, PM_EXTENT_RECLAIMED);
 }
 
 static bool publish_locked(struct pm_shard *s, uint32_t index, bool slab) {
@@ -469,6 +457,13 @@ uint32_t pm_extent_find(const void *p) {
     return index;
 }
 
+// Clears the tag of a block by exchange: the cached path of free takes no lock
+// (blocks/extent_cache.h). False: somebody else has.
+static bool clear_tag(uint64_t granule, uint32_t index) {
+    return __atomic_exchange_n(&pm_tag[pm_tag_index(granule)], PM_TAG_NONE, __ATOMIC_RELAXED) ==
+           pm_extent_tag(&pm_extents[index]);
+}
+
 bool pm_extent_free_block(const void *p) {
     uint64_t granule = pm_granule(p);
     if (granule >= PM_GRANULES)
@@ -476,14 +471,37 @@ bool pm_extent_free_block(const void *p) {
     struct pm_shard *s = pm_shard_at(granule << PM_GRANULE_SHIFT);
     pm_lock(&s->lock);
     uint32_t index = block_at(granule);
-    // By exchange: the cached path of free takes no lock (blocks/extent_cache.h).
-    if (index && __atomic_exchange_n(&pm_tag[pm_tag_index(granule)], PM_TAG_NONE,
-                                     __ATOMIC_RELAXED) != pm_extent_tag(&pm_extents[index]))
-        index = 0;
-    if (index)
+    bool cleared = index && clear_tag(granule, index);
+    if (cleared)
         release_locked(s, index);
     pm_unlock(&s->lock);
-    return index != 0;
+    return cleared;
+}
+
+static void stand(struct pm_shard *s, uint32_t index) {
+    pm_standing_put(s, index);
+    pm_extent_decay(s);
+}
+
+bool pm_extent_stand_block(const void *p) {
+    uint64_t granule = pm_granule(p);
+    if (granule >= PM_GRANULES)
+        return false;
+    struct pm_shard *s = pm_shard_at(granule << PM_GRANULE_SHIFT);
+    pm_lock(&s->lock);
+    uint32_t index = block_at(granule);
+    bool stands = index && pm_standing_may(&pm_extents[index]) && clear_tag(granule, index);
+    if (stands)
+        stand(s, index);
+    pm_unlock(&s->lock);
+    return stands;
+}
+
+void pm_extent_stand(uint32_t index) {
+    struct pm_shard *s = pm_shard_of_extent(index);
+    pm_lock(&s->lock);
+    stand(s, index);
+    pm_unlock(&s->lock);
 }
 
 // ---- statistics ---------------------------------------------------------------------------------

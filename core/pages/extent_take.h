@@ -45,6 +45,11 @@ uint32_t pm_extent_find(const void *p);
 // Clears the tag of the large block at `p` and frees its extent, under one hold of the lock: of two
 // frees of a block one fails. False: no allocated large block starts at `p`.
 bool pm_extent_free_block(const void *p);
+// The same, but the extent stands for the next block (extent_standing.h). False: it may not, and
+// nothing has changed.
+bool pm_extent_stand_block(const void *p);
+// The same of an extent that may stand, and whose tag the caller has cleared by exchange.
+void pm_extent_stand(uint32_t index);
 
 // ---- recovery (one thread for each shard; takes no lock) ----
 // Frees an active extent of a shard that recovery found dead. The end of its entry is not durable
@@ -75,7 +80,5 @@ bool pm_extent_may_promise(struct pm_shard *s);
 void pm_extent_asked(struct pm_shard *s);
 // Carves `pages` aligned pages out of the free extent `index` and makes them active.
 uint32_t pm_extent_carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64_t align);
-// Makes an active extent reclaimed. Its entry has been ended durably, or it never had one.
-void pm_extent_free(struct pm_shard *s, uint32_t index);
 
 #endif

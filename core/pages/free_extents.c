@@ -154,3 +154,23 @@ uint32_t pm_free_coalesce(struct pm_shard *s, uint32_t index, enum pm_extent_sta
     pm_free_insert(s, index, state);
     return index;
 }
+
+void pm_extent_free(struct pm_shard *s, uint32_t index) {
+    struct pm_active *active = &s->extents->active;
+    struct pm_extent *e = &pm_extents[index];
+    active->pages -= e->pages;
+    active->count--;
+    if (e->slab)
+        active->slab_pages -= e->pages;
+    if (e->holes) { // nobody has promised space to them
+        active->holes -= e->holes;
+        s->extents->gaps_unpromised = true;
+    }
+    e->holes = 0;
+    e->slab = 0;
+    e->kind = PM_KIND_CONSERVATIVE;
+    e->held = 0;
+    e->stands = 0;
+    e->zero = 0;
+    pm_free_coalesce(s, index, PM_EXTENT_RECLAIMED);
+}

@@ -36,5 +36,7 @@ uint32_t pm_free_coalesce(struct pm_shard *s, uint32_t index, enum pm_extent_sta
 // Adds a reclaimed extent as the newest, or takes one out, in the order by time of freeing.
 void pm_age_insert(struct pm_shard *s, uint32_t index);
 void pm_age_remove(struct pm_shard *s, uint32_t index);
+// Makes an active extent reclaimed. Its entry has been ended durably, or it never had one.
+void pm_extent_free(struct pm_shard *s, uint32_t index);
 
 #endif

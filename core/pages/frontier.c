@@ -5,6 +5,7 @@
 #include "base/lazy_table.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "extent_standing.h"
 #include "free_extents.h"
 #include "media/backing/backing.h"
 #include "media/persist.h"
@@ -150,17 +151,22 @@ static void purge_units(struct pm_shard *s, uint64_t limit, uint32_t tries, uint
 
 #define DECAY_TRIES 64u
 #define DECAY_MS 25u // the longest that one call releases space; later calls go on
+#define STANDING_STEPS (PM_DECAY_STEPS / 10u)
 
 void pm_extent_decay_now(struct pm_shard *s) {
     struct pm_shard_extents *x = s->extents;
     uint64_t limit;
-    if (pm_decay_tick(&x->decay, pm_os_now_ms(), x->reclaimed.pages, &limit))
-        purge_units(s, limit, DECAY_TRIES, pm_os_now_ms() + DECAY_MS);
+    if (!pm_decay_tick(&x->decay, pm_os_now_ms(), x->reclaimed.pages, &limit))
+        return;
+    pm_standing_end(s, STANDING_STEPS);
+    purge_units(s, limit, DECAY_TRIES, pm_os_now_ms() + DECAY_MS);
 }
 
 static bool purge(struct pm_shard *s, bool all) {
     const struct pm_free_set *reclaimed = &s->extents->reclaimed;
     pm_lock(&s->lock);
+    if (all)
+        pm_standing_end(s, 0);
     uint64_t before = reclaimed->pages;
     if (all)
         purge_units(s, 0, UINT32_MAX, UINT64_MAX);

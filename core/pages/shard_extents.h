@@ -24,6 +24,8 @@
 
 #define PM_GAPS_KNOWN 8
 
+#define PM_STANDING 32u // extents that may stand (extent_standing.h)
+
 // The free extents of one state, in lists by length. `some` has a bit for each list, set while the
 // list is not empty; `some_crooked` for the twins. `pages` is the sum of all lengths.
 struct pm_free_set {
@@ -68,6 +70,9 @@ struct pm_shard_extents {
     // under the lock; other shards read it without (extent_take.c).
     _Atomic uint64_t asked;
     struct pm_resize resizing;
+    // Those that stand, the oldest first (extent_standing.h).
+    uint32_t standing[PM_STANDING];
+    uint32_t standing_count;
     // The first pages of the first gaps between extents, as pm_extent_check() saw them, rising;
     // unused places: the shard's end.
     uint64_t gap[PM_GAPS_KNOWN];

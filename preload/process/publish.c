@@ -102,7 +102,7 @@ static bool is_pinned(const void *p) {
 
 __attribute__((noinline)) static void *alloc_slow(size_t size, size_t align, unsigned flags) {
     void *p = alloc("pmalloc_alloc", size, align, flags);
-    if (is_pinned(p))
+    if (flags & PMALLOC_PINNED && is_pinned(p))
         pm_pin_now(p);
     return p;
 }

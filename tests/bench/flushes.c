@@ -101,8 +101,17 @@ static void steady(const char *name, size_t from, size_t to, unsigned count, uns
     empty(count);
 }
 
-// The same in ten heaps, each of which has some small blocks more. How often the cache for large
-// blocks is full hangs on the length of the heap, so one length is no figure of a workload.
+// One block of a kind, freed and allocated again.
+static void steady_of(const char *name, size_t size, unsigned flags, unsigned times) {
+    pm_free(pmalloc_alloc(size, 0, flags));
+    begin();
+    for (unsigned i = 0; i < times; i++)
+        pm_free(pmalloc_alloc(size, 0, flags));
+    end(name, 2 * (uint64_t)times);
+}
+
+// As steady(), in ten heaps, each of which has some small blocks more. How often the cache for
+// large blocks is full hangs on the length of the heap, so one length is no figure of a workload.
 static void steady_in_ten(const char *name, size_t from, size_t to, unsigned count,
                           unsigned times) {
     begin();
@@ -206,6 +215,9 @@ int main(void) {
     changed("changed", 100, 130, 200000);
     steady("huge", 3 << 20, 9 << 20, 20, 2000);
     steady("large-again", 32768, 32768, 1, 100000);
+    steady("huge-again", 4 << 20, 4 << 20, 1, 10000);
+    steady_of("large-pointer-free", 200 << 10, PMALLOC_POINTER_FREE, 10000);
+    steady_of("large-pinned", 200 << 10, PMALLOC_PINNED, 10000);
     publishing("publish", 4096, 20000);
     pinning(200000, 100000);
     return temporary_heap_remove() ? 0 : 1;

@@ -122,6 +122,36 @@ static void huge(unsigned phase) {
     program_close();
 }
 
+// Huge blocks of a few lengths: most are handed out again with their entries. These end by age, for
+// need, by trimming and at the close.
+static void standing(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 6);
+    for (unsigned round = 0; round < 5; round++) {
+        for (unsigned i = 0; i < 12; i++) {
+            uint64_t at = rnd(3);
+            program_drop(t, at);
+            if (rnd(4))
+                program_put(t, at, (2ull << 20) + (rnd(2) << 20));
+        }
+        switch (rnd(3)) {
+        case 0:
+            record_clock_ms += 1100;
+            program_steps(t, 20, 6, 16385, 40000);
+            break;
+        case 1:
+            pm_trim();
+            break;
+        default: // longer than what stands
+            program_drop_all(t);
+            program_put(t, 3, 5 << 20);
+            program_drop(t, 3);
+        }
+    }
+    if (phase)
+        program_close();
+}
+
 static void resize(unsigned phase) {
     (void)phase;
     program_start("", false);
@@ -363,6 +393,10 @@ const struct scenario scenarios[] = {
      .kill = true,
      .run = holes},
     {.name = "huge", .what = "blocks over 2 MiB", 1, .run = huge},
+    {.name = "standing",
+     .what = "huge blocks handed out again with their entries",
+     2,
+     .run = standing},
     {.name = "shards", .what = "a second data file", 3, 2, .place = DIRECTORY, .run = shards},
     {.name = "resize", .what = "realloc, in place and not", 1, .run = resize},
     {.name = "log", .what = "dead chunks dropped, the log compacted", 1, .run = log_churn},

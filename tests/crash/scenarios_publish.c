@@ -74,7 +74,8 @@ static void replace(struct draft *d, struct table *t) {
 // object is allocated that no entry has: a failure leaves it so, until free_loose().
 static void replace_pinned(struct table *t) {
     struct object **at = &t->entry[rnd(t->count)], *old = *at;
-    uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 90000);
+    // Large ones are of a few lengths, so that some get extents that stand.
+    uint64_t size = OBJECT_MIN + (rnd(8) ? rnd(600) : 30000 * (1 + rnd(3)));
     world->expect.publish[schedule_self()] = (struct publish){.count = 0};
     world->expect.loose++;
     struct object *o = pmalloc_alloc(size, 0, PMALLOC_PINNED | PMALLOC_TYPE(object_type(size)));
