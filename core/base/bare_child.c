@@ -5,9 +5,8 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
+#include <stddef.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -17,10 +16,18 @@ static _Atomic bool forbidden;
 
 void pm_bare_child_forbid(void) { atomic_store(&forbidden, true); }
 
+struct child {
+    long flags;
+    long (*run)(void *);
+    void *tls;
+    _Atomic uint32_t *alive;
+};
+
 // The child finds the function and its argument in registers that clone() does not use.
-PM_BARE static long start(long (*run)(void *), void *arg, void *stack_top) {
-    register long none __asm__("r10") = 0;
-    register long (*function)(void *) __asm__("r9") = run;
+PM_BARE static long start(const struct child *c, void *arg, void *stack_top) {
+    register _Atomic uint32_t *alive __asm__("r10") = c->alive;
+    register void *tls __asm__("r8") = c->tls;
+    register long (*function)(void *) __asm__("r9") = c->run;
     register void *argument __asm__("r12") = arg;
     long result;
     __asm__ volatile("syscall\n\t"
@@ -35,20 +42,31 @@ PM_BARE static long start(long (*run)(void *), void *arg, void *stack_top) {
                      "ud2\n"
                      "1:"
                      : "=a"(result)
-                     : "a"((long)SYS_clone), "D"((long)(CLONE_VM | CLONE_VFORK)), "S"(stack_top),
-                       "d"(0l), "r"(none), "r"(function), "r"(argument), [leave] "i"(SYS_exit)
+                     : "a"((long)SYS_clone), "D"(c->flags | CLONE_VM), "S"(stack_top), "d"(0l),
+                       "r"(alive), "r"(tls), "r"(function), "r"(argument), [leave] "i"(SYS_exit)
                      : "rcx", "r11", "memory");
     return result;
 }
 
-PM_BARE long pm_bare_child(long (*run)(void *), void *arg, void *stack_top) {
+PM_BARE static long make(const struct child *c, void *arg, void *stack_top) {
     uint64_t all = ~0ull, mask; // also libc's internal signals, which libc's functions leave out
     if (atomic_load_explicit(&forbidden, memory_order_relaxed))
         return -EPERM;
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&mask, sizeof mask);
-    long id = start(run, arg, (void *)((uintptr_t)stack_top & ~(uintptr_t)15));
+    long id = start(c, arg, (void *)((uintptr_t)stack_top & ~(uintptr_t)15));
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof mask);
     return id;
+}
+
+PM_BARE long pm_bare_child(long (*run)(void *), void *arg, void *stack_top) {
+    const struct child c = {CLONE_VFORK, run, NULL, NULL};
+    return make(&c, arg, stack_top);
+}
+
+PM_BARE long pm_bare_child_beside(long (*run)(void *), void *stack_top, void *tls,
+                                  _Atomic uint32_t *alive) {
+    const struct child c = {CLONE_SETTLS | CLONE_CHILD_CLEARTID, run, tls, alive};
+    return make(&c, NULL, stack_top);
 }
 
 PM_BARE int pm_bare_child_status(long id) {

@@ -13,11 +13,18 @@
 #ifndef PM_BARE_CHILD_H
 #define PM_BARE_CHILD_H
 
+#include <stdatomic.h>
+#include <stdint.h>
+
 // The lowest byte of what `run` returns is its exit status. Returns its id, which the caller waits
 // for (pm_bare_child_status()), or a negative error.
 long pm_bare_child(long (*run)(void *arg), void *arg, void *stack_top);
 // Waits for it. Returns its exit status, or -1.
 int pm_bare_child_status(long id);
+// The same, and the calling thread goes on. `tls`: the child's thread pointer; with thread-local
+// storage of its own it calls what it likes. The kernel stores 0 to *alive when it ends.
+long pm_bare_child_beside(long (*run)(void *arg), void *stack_top, void *tls,
+                          _Atomic uint32_t *alive);
 // A seccomp filter would end the process for it: from here on no child is made (-EPERM).
 void pm_bare_child_forbid(void);
 

@@ -16,6 +16,8 @@
 struct pm_morph_counters pm_morph_counters;
 uint16_t pm_sparse_free[PM_CLASSES + 1], pm_quiet_below[PM_CLASSES + 1];
 
+_Atomic bool pm_morphs_wait;
+
 bool pm_morph_init(void) {
     unsigned percent = (unsigned)pm_options.morph.number;
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
@@ -65,7 +67,7 @@ bool pm_morph(uint32_t slab, uint16_t arena, unsigned cls) {
     struct pm_vslab *v = &pm_vslabs[slab];
     unsigned old = v->size_class, blocks = pm_classes[old].blocks, count = blocks - v->free_count;
     uint64_t used[PM_BITMAP_WORDS], blocked[PM_BITMAP_WORDS];
-    if (!pm_kind_may_morph(v->kind))
+    if (!pm_kind_may_morph(v->kind) || atomic_load_explicit(&pm_morphs_wait, memory_order_relaxed))
         return false;
     for (unsigned i = 0; i < pm_slab_words(old); i++)
         used[i] = ~pm_free_bits(v)[i];

@@ -42,6 +42,10 @@
 // Reserves the tables of this file, of population.c and of morph_media.c. Reads PMALLOC_MORPH.
 bool pm_morph_init(void);
 
+// Set while threads are held: from here on no slab morphs. For who looks up blocks in use beside
+// them: a slab that morphs has none for a moment.
+extern _Atomic bool pm_morphs_wait;
+
 // Counts since the process began. `begun`: slabs that morphed. `ended`: slabs that reached
 // slab_after; an empty slab that morphs is there at once. `syncs`: syncs and releases.
 struct pm_morph_counters {

@@ -7,7 +7,14 @@
 //
 //   the piece   struct pm_leaks_asked, then what it points to, then room for the thread's stack
 //
-// Nothing is left behind: the tool unmaps the piece and gives the thread its registers back.
+//   FIND     halted: the roots are taken. A process that shares the program's memory marks (the
+//            marker, preload/process/leaks_marker.h), and the program goes on
+//   FINISH   halted: what was stored to since is found. As long as that is much, the marker goes
+//            on, beside the program. Else the roots are taken once more, and the report is made
+//   END      halted: the marker is not there any more
+//
+// Where there is no record of stores, FIND does all of it. Nothing is left behind: the tool unmaps
+// the piece and gives the thread its registers back.
 #ifndef PM_LEAKS_DOOR_H
 #define PM_LEAKS_DOOR_H
 
@@ -29,13 +36,26 @@ struct pm_leak_site {
 };
 
 enum pm_leaks_command {
-    PM_LEAKS_FIND,
-    PM_LEAKS_UNDO, // after a FIND that a fault has ended: removes its marks
+    PM_LEAKS_FIND,   // marks beside the program, if that can be
+    PM_LEAKS_FINISH, // after PM_LEAKS_BEGUN, with new stacks and registers
+    PM_LEAKS_END,    // after a FINISH: the marker has ended
+    PM_LEAKS_UNDO,   // after a FIND or FINISH that a fault has ended: frees its memory
+};
+
+enum pm_marker_stage {
+    PM_MARKER_MARKS,  // it begins the record of stores, marks, and notes what is not reached
+    PM_MARKER_MARKED, // it has done that, and waits
+    PM_MARKER_FAILED, // the same, but it could not
+};
+struct pm_marker_seen {
+    _Atomic uint32_t stage;
+    _Atomic uint32_t alive; // 0: it has ended, or was not made
 };
 
 enum pm_leaks_answer {
     PM_LEAKS_NONE,    // not answered yet
     PM_LEAKS_FOUND,   // the report is there
+    PM_LEAKS_BEGUN,   // a marker runs beside the program: `marker`. Then FINISH is due
     PM_LEAKS_BUSY,    // a thread is amid a change of the heap: ask again later
     PM_LEAKS_NO_HEAP, // it has asked for so little memory that it has no heap yet
     PM_LEAKS_AT_END,  // the program is over
@@ -47,6 +67,7 @@ struct pm_leaks_asked {
     uint32_t command;
     uint32_t threads;
     uint64_t piece_bytes;
+    uint64_t mine;             // whose piece it is: another program may run here meanwhile
     const uintptr_t *stacks;   // the stack pointer of each thread
     const void *registers;     // what they have in registers, one after the other
     uint64_t register_bytes;   // of all
@@ -55,6 +76,9 @@ struct pm_leaks_asked {
     struct pm_error err;
     struct pm_leaks leaks;
     struct pm_live_sum in_use;
+    struct pm_marker_seen marker;
+    uint64_t rounds;
+    uint64_t beside;      // 1: it was marked beside the program
     uint64_t with_stacks; // 1: PMALLOC_LEAKS=stack
     struct pm_leak_site site[PM_LEAK_SITES];
     uint64_t other_bytes;    // allocated in other places
@@ -66,7 +90,7 @@ struct pm_leaks_asked {
 // Found by its first words. Other builds have another `layout`.
 #define PM_LEAKS_MAGIC_A 0x6b61656c63616d70u
 #define PM_LEAKS_MAGIC_B 0x9d3c5b7f21e8a604u
-#define PM_LEAKS_LAYOUT (8u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
+#define PM_LEAKS_LAYOUT (9u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
 
 struct pm_leaks_door {
     uint64_t magic_a, magic_b;

@@ -81,11 +81,11 @@ __attribute__((always_inline)) static inline bool pm_scan_around(uint64_t offset
     const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
     if (v->size_class)
         return pm_scan_in_slab(v, offset, block);
-    uint32_t i = pm_large_index_find(offset);
-    if (i)
-        *block =
-            (struct pm_range){pm_extents[i].page << PM_PAGE_SHIFT, pm_extent_bytes(&pm_extents[i])};
-    return i;
+    const struct pm_large *large = pm_large_index_find(offset);
+    if (large)
+        *block = (struct pm_range){large->page << PM_PAGE_SHIFT,
+                                   (uint64_t)large->pages << PM_PAGE_SHIFT};
+    return large;
 }
 
 // The block that ends at an offset where none begins: the address is one past its end. False: there

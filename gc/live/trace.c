@@ -244,11 +244,14 @@ static inline void each_block(of_fn *of, pm_trace_each_fn *each) {
     }
 }
 
-static void scan_root(uint64_t offset, uint64_t size) {
+static enum pm_kind kind_at(uint64_t offset) {
     const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
-    enum pm_kind kind = v->size_class ? (enum pm_kind)v->kind
-                                      : (enum pm_kind)pm_extents[pm_large_index_find(offset)].kind;
-    if (!*pm_col_of(offset) && !pm_kind_has_pointers(kind))
+    const struct pm_large *large = v->size_class ? NULL : pm_large_index_find(offset);
+    return (enum pm_kind)(large ? pm_extents[large->extent].kind : v->kind);
+}
+
+static void scan_root(uint64_t offset, uint64_t size) {
+    if (!*pm_col_of(offset) && !pm_kind_has_pointers(kind_at(offset)))
         return;
     push_root(offset, size);
 }

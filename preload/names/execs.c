@@ -15,6 +15,7 @@
 #include "base/own_limit.h"
 #include "commit/triggers.h"
 #include "export.h"
+#include "process/leaks_marker.h"
 #include "threads/calls.h"
 #include "threads/threads.h"
 
@@ -42,6 +43,7 @@ typedef char *const *list;
             return -1;                                                                             \
         }                                                                                          \
         pm_trigger_tells();                                                                        \
+        pm_marker_end();                                                                           \
         bool kept_off = pm_calls_recorded && pm_threads_keep_off();                                \
         bool limited = pm_own_limits_give_up(true);                                                \
         int result = next arguments;                                                               \

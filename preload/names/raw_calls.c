@@ -34,6 +34,7 @@
 #include "handlers.h"
 #include "media/commit/stored_pages.h"
 #include "next.h"
+#include "process/leaks_marker.h"
 #include "process/own_fds.h"
 #include "state/advice.h"
 #include "threads/calls.h"
@@ -298,16 +299,18 @@ static __attribute__((noinline)) long recorded(syscall_fn *next, long number,
                                                const long *argument) {
     if (pm_triggers_on)
         say(number, argument);
+    bool executes = number == SYS_execve || number == SYS_execveat; // as execs.c does
     const struct sleeper *of = find(number, argument);
     if (number == SYS_vmsplice)
         atomic_store_explicit(&pm_kernel_got_pages, true, memory_order_relaxed);
     if (number == SYS_userfaultfd)
         pm_stored_give_way();
+    if (executes || number == SYS_userfaultfd)
+        pm_marker_end();
     if (of)
         return sleep_in(of, next, argument);
     const long *a = argument;
     unsigned place = pm_triggers_on ? closing(number, argument) : 0;
-    bool executes = number == SYS_execve || number == SYS_execveat; // as execs.c does
     bool kept_off = executes && pm_threads_keep_off();
     long result = next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     if (kept_off)

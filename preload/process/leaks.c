@@ -8,7 +8,9 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "base/own_memory.h"
+#include "leaks_marker.h"
 #include "live/leaks_door.h"
+#include "live/live_record.h"
 #include "stacks.h"
 #include "threads/hold.h"
 #include "world.h"
@@ -33,19 +35,45 @@ int pm_leaks_mark(struct pm_leaks_found *found, int roots(struct pm_error *),
     if (status != PM_OK)
         return status;
     status = roots(err);
-    pm_live_mark();
-    *found->in_use = pm_live_unreached(add, found); // also after a failure: removes marks
+    if (status == PM_OK) {
+        pm_live_mark();
+        *found->in_use = pm_live_unreached(add, found);
+    }
     pm_live_end();
     return status;
 }
 
-static void ignore(void *block, size_t bytes, void *unused) {
-    (void)block, (void)bytes, (void)unused;
+int pm_leaks_begin_beside(struct pm_leaks_found *found, int roots(struct pm_error *),
+                          struct pm_error *err) {
+    int status = pm_live_begin(found->markers, err);
+    if (status == PM_OK && (status = roots(err)) != PM_OK)
+        pm_live_end();
+    return status;
 }
 
-void pm_leaks_unmark(void) {
-    pm_live_unreached(ignore, NULL);
+// A look that finds fewer pages is the last one: they are marked while the program is held. So is
+// what a program stores to faster than it can be marked.
+#define FEW 1024u
+#define ROUNDS 4u
+
+int pm_leaks_look(unsigned round, bool *last, struct pm_error *err) {
+    int status = pm_live_again(err);
+    uint64_t pages = status == PM_OK ? pm_live_record_look() : 0;
+    *last = pages <= FEW || round >= ROUNDS;
+    if (pages == UINT64_MAX)
+        status = pm_fail(err, PM_OPERATIONAL, "the kernel's record of stores cannot be read");
+    return status;
+}
+
+int pm_leaks_end_beside(struct pm_leaks_found *found, int roots(struct pm_error *),
+                        struct pm_error *err) {
+    int status = roots(err);
+    if (status == PM_OK) {
+        pm_marker_mark_stored();
+        *found->in_use = pm_live_noted(add, found);
+    }
     pm_live_end();
+    return status;
 }
 
 uint64_t pm_leaks_sites(struct pm_leak_row *row,
@@ -81,6 +109,7 @@ static int mark_and_count(void *found, struct pm_error *err) {
 int pm_leaks_find(struct pm_leaks *leaks, struct pm_live_sum *in_use, struct pm_error *err) {
     struct pm_leaks_found found = {leaks, in_use, 0, site};
     *leaks = (struct pm_leaks){0};
+    pm_marker_end();
     return pm_world_hold(mark_and_count, &found, err);
 }
 

@@ -25,8 +25,14 @@ struct pm_leaks_found {
     struct pm_leak_row *site; // one row for each of PM_STACKS; NULL: no stacks are recorded
 };
 int pm_leaks_mark(struct pm_leaks_found *found, int roots(struct pm_error *), struct pm_error *err);
-// Removes the marks of one that a fault has ended.
-void pm_leaks_unmark(void);
+// The same in steps, between which the program runs (live_mark.h). After the first one
+// pm_marker_start() follows. pm_leaks_look() finds what was stored to since. Unless that is the
+// last look, it is marked beside the program, too (pm_marker_go_on()).
+int pm_leaks_begin_beside(struct pm_leaks_found *found, int roots(struct pm_error *),
+                          struct pm_error *err);
+int pm_leaks_look(unsigned round, bool *last, struct pm_error *err);
+int pm_leaks_end_beside(struct pm_leaks_found *found, int roots(struct pm_error *),
+                        struct pm_error *err);
 // Calls `each` for the sites with the most bytes, those first, and empties their rows. Returns the
 // bytes of the others.
 uint64_t pm_leaks_sites(struct pm_leak_row *row,

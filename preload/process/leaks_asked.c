@@ -13,6 +13,7 @@
 #include "blocks/slab.h"
 #include "commit/late.h"
 #include "leaks.h"
+#include "leaks_marker.h"
 #include "live/leaks_door.h"
 #include "stacks.h"
 #include "start_seen.h"
@@ -52,8 +53,39 @@ static void take_site(uint32_t i, const struct pm_leak_row *row, void *arg) {
         site->frame[f] = pm_stacks_frames(i)[f];
 }
 
-static enum pm_leaks_answer find(void) {
-    uintptr_t next;
+// The tool has halted the threads that it knows. One that was made now would escape it.
+static struct pm_leaks_found found_for_tool(void) {
+    return (struct pm_leaks_found){&asked->leaks, &asked->in_use, 1,
+                                   asked->with_stacks ? asked->sites : NULL};
+}
+
+static enum pm_leaks_answer report(int status) {
+    struct pm_leak_site *site = asked->site;
+    if (status != PM_OK)
+        return PM_LEAKS_FAILED;
+    if (asked->with_stacks)
+        asked->other_bytes = pm_leaks_sites(asked->sites, take_site, &site);
+    return PM_LEAKS_FOUND;
+}
+
+static enum pm_leaks_answer find_held(void) {
+    struct pm_leaks_found found = found_for_tool();
+    return report(pm_leaks_mark(&found, roots, &asked->err));
+}
+
+// The marker has all memory for marking until FINISH.
+static enum pm_leaks_answer find_beside(void) {
+    struct pm_leaks_found found = found_for_tool();
+    if (pm_leaks_begin_beside(&found, roots, &asked->err) != PM_OK)
+        return PM_LEAKS_FAILED;
+    if (pm_marker_start(&asked->marker))
+        return PM_LEAKS_BEGUN;
+    pm_live_end();
+    return find_held();
+}
+
+// PM_LEAKS_NONE: the program can be asked now.
+static enum pm_leaks_answer refuse(void) {
     enum pm_phase phase = pm_phase();
     if (phase == PM_COLD || phase == PM_WAITING)
         return PM_LEAKS_NO_HEAP;
@@ -62,30 +94,71 @@ static enum pm_leaks_answer find(void) {
     // The tool has seen that no thread is in our code. One that holds a lock may be in libc's.
     if (phase == PM_STARTING || phase == PM_ENDING || pm_process_any_locked())
         return PM_LEAKS_BUSY;
+    return PM_LEAKS_NONE;
+}
+
+static enum pm_leaks_answer find(void) {
+    uintptr_t next;
+    enum pm_leaks_answer no = refuse();
+    if (no != PM_LEAKS_NONE)
+        return no;
+    if (pm_marker_is_there())
+        return PM_LEAKS_BUSY; // another tool's
     if (!pm_own_end((uintptr_t)__ehdr_start, &next))
         pm_own_note_library();
     asked->with_stacks = pm_stacks_on;
-    // The tool has halted the threads that it knows. One that was made now would escape it.
-    struct pm_leaks_found found = {&asked->leaks, &asked->in_use, 1,
-                                   pm_stacks_on ? asked->sites : NULL};
-    if (pm_leaks_mark(&found, roots, &asked->err) != PM_OK)
+    return pm_marker_can() ? find_beside() : find_held();
+}
+
+// The marker has marked: PM_LEAKS_BEGUN: it is to go on. PM_LEAKS_NONE: it has failed.
+static enum pm_leaks_answer finish_beside(void) {
+    struct pm_leaks_found found = found_for_tool();
+    bool last;
+    if (!atomic_load(&asked->marker.alive) ||
+        atomic_load(&asked->marker.stage) != PM_MARKER_MARKED ||
+        pm_leaks_look(asked->rounds++, &last, &asked->err) != PM_OK)
+        return PM_LEAKS_NONE;
+    if (!last) {
+        pm_marker_go_on();
+        return PM_LEAKS_BEGUN;
+    }
+    asked->beside = 1;
+    return report(pm_leaks_end_beside(&found, roots, &asked->err));
+}
+
+static enum pm_leaks_answer finish(void) {
+    enum pm_leaks_answer found = refuse();
+    if (found != PM_LEAKS_NONE)
+        return found;
+    found = finish_beside();
+    if (found == PM_LEAKS_BEGUN)
+        return found;
+    pm_marker_leave();
+    if (found != PM_LEAKS_NONE)
+        return found;
+    pm_live_end();
+    return find_held();
+}
+
+static enum pm_leaks_answer obey(void) {
+    switch (asked->command) {
+    case PM_LEAKS_FIND:
+        return find();
+    case PM_LEAKS_FINISH:
+        return finish();
+    default: // END, UNDO
+        pm_marker_end();
+        pm_live_end();
         return PM_LEAKS_FAILED;
-    struct pm_leak_site *site = asked->site;
-    if (pm_stacks_on)
-        asked->other_bytes = pm_leaks_sites(asked->sites, take_site, &site);
-    return PM_LEAKS_FOUND;
+    }
 }
 
 // Runs in a thread that is anywhere in the program, on the stack of the piece.
 __attribute__((noinline)) static void answer(struct pm_leaks_asked *piece) {
     int saved = errno;
-    enum pm_leaks_answer found = PM_LEAKS_FAILED;
     asked = piece;
     pm_looker_halted(true);
-    if (piece->command == PM_LEAKS_UNDO)
-        pm_leaks_unmark();
-    else
-        found = find();
+    enum pm_leaks_answer found = obey();
     pm_looker_halted(false);
     errno = saved;
     atomic_store_explicit(&piece->answer, found, memory_order_release);

@@ -4,6 +4,7 @@
 
 #include "base/bits.h"
 #include "blocks/population.h"
+#include "leaks_marker.h"
 #include "live/live_mark.h"
 #include "media/backing/backing.h"
 #include "media/backing/marks.h"
@@ -98,13 +99,10 @@ static bool found_any(void) {
     return false;
 }
 
-static void ignore(void *block, size_t bytes, void *unused) {
-    (void)block, (void)bytes, (void)unused;
-}
-
 // Counts again, what the roots reach.
 static bool count_reached(const struct pm_root_table *table) {
     struct pm_error ignored;
+    pm_marker_end();
     if (pm_live_begin(1, &ignored) != PM_OK)
         return false;
     each_root(table, mark_root);
@@ -117,7 +115,6 @@ static bool count_reached(const struct pm_root_table *table) {
     reached = true;
     each_root(table, count_root);
     count_blocks();
-    pm_live_unreached(ignore, NULL); // removes the marks
     pm_live_end();
     return true;
 }

@@ -7,6 +7,9 @@
 //   sleepers   a thread in each call that waits, with no signal for any of them: none may return
 //              EINTR. One more thread counts queued signals: none may be lost
 //   busy       threads that allocate, fill, check and free; each keeps some vector registers
+//   moving     the same, and they move addresses from block to block: at any moment each stands in
+//              one block, or in a register alone. Nothing is ever lost.
+//              Told "e" it executes a program that sleeps for a second
 //   filtered   has a seccomp filter, which allows everything
 //   other      looks like a program with another build of the library
 #include <errno.h>
@@ -212,6 +215,61 @@ static void be_busy(void) {
         pthread_join(thread[i], NULL);
 }
 
+// ---- moving -------------------------------------------------------------------------------------
+
+#define SLOTS 20000
+
+// A slot in each block of a long list, and what stands there is a block that nothing else names.
+struct holder {
+    struct holder *next;
+    char *volatile held, rest[200];
+};
+static struct holder *volatile first_of[4];
+
+static void *move(void *which) {
+    struct holder *at = first_of[(uintptr_t)which];
+    uint64_t n = (uintptr_t)which + 1;
+    while (!over) {
+        n = n * 6364136223846793005u + 1442695040888963407u;
+        struct holder *to = at;
+        for (unsigned i = n >> 58; i && to->next; i--)
+            to = to->next;
+        char *moves = at->held;
+        at->held = NULL;
+        if (n >> 40 & 1) {
+            free(moves);
+            moves = malloc(size_of(n >> 20));
+        }
+        char *other = to->held;
+        to->held = moves;
+        if (!at->held)
+            at->held = other;
+        at = to->next ? to->next : first_of[(uintptr_t)which];
+        rounds++;
+    }
+    return NULL;
+}
+
+static void keep_moving(void) {
+    pthread_t thread[4];
+    for (uintptr_t i = 0; i < 4; i++) {
+        for (unsigned n = 0; n < SLOTS; n++) {
+            struct holder *one = calloc(1, sizeof *one);
+            one->next = first_of[i];
+            one->held = malloc(16 + n % 900);
+            first_of[i] = one;
+        }
+        pthread_create(&thread[i], NULL, move, (void *)i);
+    }
+    puts("busy");
+    fflush(stdout);
+    if (getchar() == 'e')
+        execlp("sleep", "sleep", "1", NULL);
+    over = true;
+    for (unsigned i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+}
+
 // ---- what is refused ----------------------------------------------------------------------------
 
 static uint64_t door[4] = {0x6b61656c63616d70u, 0x9d3c5b7f21e8a604u, 0, 1};
@@ -236,6 +294,8 @@ int main(int argc, char **argv) {
         kept[i] = malloc(10000);
     if (strcmp(argv[1], "busy") == 0)
         be_busy();
+    else if (strcmp(argv[1], "moving") == 0)
+        keep_moving();
     else if (strcmp(argv[1], "sleepers") == 0)
         sleep_and_tell();
     else

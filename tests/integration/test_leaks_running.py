@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -16,6 +17,7 @@ import time
 
 import pytest
 from conftest import busy, compiled, environment, run, said, start, succeeds, tool
+from test_backup_live import can_record
 from test_leaks import LOST, THREADS, WAYS
 
 KILLS = int(os.environ.get("LEAK_KILLS", "50"))
@@ -134,7 +136,59 @@ def test_looks_again_and_again(running, heap, mode, settings):
             assert found(process.pid)["in_use_blocks"] >= 64
 
 
-@pytest.mark.parametrize("mode", ["sleepers", "busy"])
+# ---- marked beside the program ---------------------------------------------------------------
+
+
+def leaves_nothing(pid):
+    """No child, no mapping, and no descriptor more."""
+    maps = pathlib.Path(f"/proc/{pid}/smaps").read_text(encoding="ascii")
+    assert not re.search(r"^VmFlags:.* uw\b", maps, re.M), maps
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as children:
+            assert children.read() == ""
+
+
+@pytest.mark.parametrize("settings", [{"BACKING": "volatile"}, {"HEAP": True}], ids=str)
+def test_what_moves_is_no_leak(running, heap, settings):
+    """Addresses move between blocks that were marked and blocks that were not."""
+    settings = {name: heap if value is True else value for name, value in settings.items()}
+    with begun([running, "moving"], **settings) as process:
+        before = os.listdir(f"/proc/{process.pid}/fd")
+        for _ in range(LOOKS // 5):
+            report = found(process.pid)
+            assert report["blocks"] == 0, report
+            assert report["beside"] == can_record() and report["in_use_blocks"] > 80000
+        assert os.listdir(f"/proc/{process.pid}/fd") == before
+        leaves_nothing(process.pid)
+
+
+def test_a_heap_in_commit_mode_is_held(running, heap):
+    """Its record of stores is the commits' own."""
+    with begun([running, "moving"], HEAP=heap, COMMIT="1s") as process:
+        report = found(process.pid)
+        assert (report["blocks"], report["beside"]) == (0, False), report
+
+
+@pytest.mark.parametrize("way", ["kill", "exec"])
+def test_the_program_ends_while_it_is_marked(running, heap, way):
+    """The tool ends, too, and the heap is free at once. Another program in its place is let be."""
+    for _ in range(5):
+        process = start([running, "moving"], HEAP=heap)
+        assert process.stdout.readline() == "busy\n"
+        argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]
+        with subprocess.Popen(argv, stdout=-1, stderr=-1, text=True) as one:
+            time.sleep(random.uniform(0, 0.3))
+            if way == "kill":
+                process.kill()
+            process.communicate("e", timeout=60 * busy())
+            done = run([tool("pmalloc-recover"), "--check", heap], preload=False)
+            assert "in use" not in said(done) and done.returncode != 8, said(done)
+            one.communicate(timeout=60 * busy())
+            assert one.returncode in (0, 8)
+            assert process.returncode == (-signal.SIGKILL if way == "kill" else 0)
+
+
+@pytest.mark.parametrize("mode", ["sleepers", "busy", "moving"])
 def test_kills_of_the_tool(running, mode):
     """At any instant. What it has begun is ended by a process of its own."""
     with begun([running, mode], BACKING="volatile") as process:

@@ -5,9 +5,12 @@
 // about to end.
 #include "base/event_hook.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,6 +20,7 @@
 #include "base/cancel.h"
 #include "base/options.h"
 #include "check.h"
+#include "threads/thread_memory.h"
 
 static char folder[] = "/dev/shm/pmalloc-unit-hook-XXXXXX";
 
@@ -106,6 +110,29 @@ static long close_a_copy(void *arg) {
     return 0;
 }
 
+static _Atomic uint32_t alive = 1;
+static _Atomic bool leaves;
+static long wait_to_leave(void *unused) {
+    (void)unused;
+    errno = 5; // its own
+    while (!leaves)
+        sched_yield();
+    return 0;
+}
+
+static void test_child_beside(void) {
+    static struct pm_thread_memory memory;
+    CHECK(pm_thread_memory(&memory, 16384, NULL, 0));
+    errno = 3;
+    long id = pm_bare_child_beside(wait_to_leave, memory.stack_top, memory.pointer, &alive);
+    CHECK(id > 0 && alive == 1);
+    CHECK(waitpid(-1, NULL, 0) < 0 && errno == ECHILD);
+    leaves = true;
+    while (alive)
+        sched_yield();
+    CHECK_EQ(pm_bare_child_status(id), 0);
+}
+
 static void test_child(void) {
     static char stack[16384] __attribute__((aligned(16)));
     int value = 77, before = dup(1);
@@ -126,6 +153,7 @@ int main(void) {
     RUN(beside_a_signal);
     RUN(what_is_critical);
     RUN(with_a_lock);
+    RUN(child_beside);
     RUN(child);
     const char *names[] = {"later", "handler", "once", "unlocked"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -83,6 +83,61 @@ static void test_ring(void) {
     CHECK_EQ(unreached_from(NULL), 2);
 }
 
+static uint64_t at_end(const void *root, const void *stored, size_t len) {
+    struct pm_error err;
+    leaks = (struct pm_leaks){0};
+    MUST(pm_live_again(&err) == PM_OK);
+    pm_live_root(&root, sizeof root);
+    pm_live_stored(stored, len);
+    pm_live_mark();
+    sum = pm_live_noted(add, NULL);
+    pm_live_end();
+    return leaks.sum.blocks;
+}
+
+static void mark_beside(void *root) {
+    struct pm_error err;
+    MUST(pm_live_begin(1, &err) == PM_OK);
+    pm_live_root(&root, sizeof root);
+    pm_live_mark();
+    MUST(pm_live_note());
+}
+
+// What the program does between the two halts: it moves addresses, loses, frees and makes blocks.
+static void test_beside(void) {
+    static const size_t size[] = {64, 3000, 100000};
+    begin();
+    for (unsigned i = 0; i < 3; i++) {
+        char *whole = pm_calloc(1, size[i]);
+        void **slot = (void **)(void *)(whole + size[i] - 8), *hidden = pm_calloc(1, 48);
+        void *lost = pm_calloc(1, 1000), *freed = pm_calloc(1, 500);
+        mark_beside(whole);
+        *slot = hidden; // it was in a register
+        CHECK_EQ(at_end(whole, slot, 8), 2);
+        mark_beside(whole);
+        pm_free(freed);
+        void *younger = pm_calloc(1, 500);
+        CHECK_EQ(at_end(whole, whole, size[i]), younger == freed ? 2 : 1);
+        mark_beside(whole);
+        *slot = NULL;
+        void *large = pm_calloc(1, 5 << 20); // the heap grows, and has a block that was not there
+        ((void **)large)[1000] = hidden;
+        CHECK_EQ(at_end(large, slot, 8), younger == freed ? 2 : 1);
+        pm_free(large), pm_free(hidden), pm_free(lost), pm_free(younger), pm_free(whole);
+    }
+    mark_beside(NULL);
+    CHECK_EQ(at_end(NULL, NULL, 0), 0);
+}
+
+// Words of blocks that nothing has reached keep nothing.
+static void test_stored_but_lost(void) {
+    begin();
+    void **lost = pm_calloc(1, 64), *other = pm_calloc(1, 48);
+    mark_beside(NULL);
+    *lost = other;
+    CHECK_EQ(at_end(NULL, lost, 64), 2);
+}
+
 static void test_own(void) {
     uintptr_t next;
     char *at = pm_own_reserve(8192);
@@ -100,6 +155,8 @@ int main(void) {
     RUN_CHILD(sizes);
     RUN_CHILD(overflow);
     RUN_CHILD(ring);
+    RUN_CHILD(beside);
+    RUN_CHILD(stored_but_lost);
     RUN_CHILD(own);
     return CHECK_DONE();
 }

@@ -3,9 +3,12 @@
 #include "halt.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/time.h>
+#include <sys/wait.h>
 
 #include "tools/common/program_status.h"
 #include "trace_rights.h"
@@ -36,6 +39,43 @@ static struct tracee *add(struct halt *h, pid_t id) {
     return &h->thread[h->count++];
 }
 
+// A thread that executes a program waits for the end of all others, and the end of one that is
+// traced comes when its tracer waits for it. But to trace one more, we wait in ptrace(2) for the
+// thread that executes. So meanwhile a timer has those reaped that have ended.
+#define REAP_US 20000
+
+static const struct halt *volatile seizing;
+
+static void reap(int number) {
+    const struct halt *h = seizing;
+    int saved = errno;
+    (void)number;
+    for (size_t i = 0; h && i < h->count; i++)
+        if (h->thread[i].seized && tracee_has_ended(h->thread[i].id))
+            waitpid(h->thread[i].id, NULL, __WALL | WNOHANG);
+    errno = saved;
+}
+
+static bool seize(const struct halt *h, struct tracee *t) {
+    const struct itimerval often = {{0, REAP_US}, {0, REAP_US}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = reap, .sa_flags = SA_RESTART}, before;
+    sigset_t alarm, mask;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    seizing = h;
+    sigaction(SIGALRM, &action, &before);
+    sigprocmask(SIG_UNBLOCK, &alarm, &mask);
+    setitimer(ITIMER_REAL, &often, NULL);
+    bool good = tracee_seize(t, 0);
+    int error = errno;
+    setitimer(ITIMER_REAL, &never, NULL);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    sigaction(SIGALRM, &before, NULL);
+    seizing = NULL;
+    errno = error;
+    return good;
+}
+
 struct pass {
     struct halt *h;
     struct pm_error *err;
@@ -55,7 +95,7 @@ static bool visit(pid_t id, void *arg) {
         return false;
     }
     p->grown = true;
-    if (tracee_seize(t, 0))
+    if (seize(p->h, t))
         return true;
     int error = errno;
     char state = program_state(p->h->pid, id, &flags);
@@ -105,7 +145,9 @@ bool halt_begin(struct halt *h, struct pm_error *err) {
 }
 
 void halt_end(struct halt *h) {
+    size_t kept = 0;
     for (size_t i = 0; i < h->count; i++)
-        tracee_let_go(&h->thread[i], h->pid);
-    h->count = 0;
+        if (!tracee_let_go(&h->thread[i], h->pid))
+            h->thread[kept++] = h->thread[i];
+    h->count = kept;
 }

@@ -140,6 +140,7 @@ static void print_json(pid_t pid, const struct remote_leaks *r) {
     json_number(&j, "process", (uint64_t)pid);
     json_bool(&j, "heap", a->answer == PM_LEAKS_FOUND);
     json_number(&j, "held_ns", r->held_ns);
+    json_bool(&j, "beside", a->beside);
     json_number(&j, "blocks", a->leaks.sum.blocks);
     json_number(&j, "bytes", a->leaks.sum.bytes);
     json_number(&j, "in_use_blocks", a->in_use.blocks);

@@ -23,7 +23,7 @@
 
 // How long threads in the allocator go on alone, and all of them between two tries. Both double.
 enum { PATIENCE_MS = 10000, INSIDE_NS = 20000, MOST_NS = 2000000, TRY_NS = 20000000 };
-enum { MOST_TRY_NS = 200000000 };
+enum { MOST_TRY_NS = 200000000, MARKER_NS = 1000000 };
 enum { STATE_ROOM = 65536, STACK = 256 << 10, LOOK_NS = 50000, CALL_TRIES = 100000 };
 // Older headers lack these.
 #define GET_MASK 0x420a
@@ -50,8 +50,12 @@ static struct {
     struct vector_state state;
     // The piece of memory in the process.
     uint64_t piece, piece_bytes;
+    uint64_t each, room; // for the registers of a thread, and of how many threads
+    uint64_t mine;       // what stands in the piece
+    bool beside;         // a marker runs; the piece stays
     struct pm_leaks_asked asked;
     struct remote_leaks *out;
+    uint64_t held_ns;
 } job;
 
 static enum pm_leaks_answer failed(const char *what) {
@@ -293,8 +297,10 @@ static enum event answer(uint32_t command, uint64_t stack_top) {
 
 // ---- the piece ----------------------------------------------------------------------------------
 
-static bool write_registers(uint64_t stacks, uint64_t registers, uint64_t each) {
+static bool write_registers(void) {
     static struct vector_state state;
+    uint64_t stacks = (uintptr_t)job.asked.stacks, registers = (uintptr_t)job.asked.registers;
+    uint64_t each = job.each;
     for (size_t i = 0, n = 0; i < job.halt.count; i++) {
         const struct tracee *t = &job.halt.thread[i];
         if (t->dead)
@@ -312,60 +318,98 @@ static bool write_registers(uint64_t stacks, uint64_t registers, uint64_t each) 
 
 static uint64_t round_up(uint64_t bytes) { return (bytes + 4095) & ~4095ull; }
 
-// Fills the piece: the question, the stack pointers, the registers; then empty, the sites and the
-// stack. False: the process is gone.
-static bool ask(uint64_t each, uint64_t threads) {
-    uint64_t stacks = job.piece + round_up(sizeof job.asked);
-    uint64_t registers = stacks + round_up(threads * sizeof(uint64_t));
-    uint64_t sites = registers + round_up(threads * each);
-    job.asked = (struct pm_leaks_asked){.threads = (uint32_t)threads,
-                                        .piece_bytes = job.piece_bytes,
-                                        .stacks = (const uintptr_t *)(uintptr_t)stacks,
-                                        .registers = (const void *)(uintptr_t)registers,
-                                        .register_bytes = threads * each,
-                                        .sites = (struct pm_leak_row *)(uintptr_t)sites};
-    return writes(job.piece, &job.asked, sizeof job.asked) &&
-           write_registers(stacks, registers, each);
+static uint64_t thread_count(void) {
+    uint64_t threads = 0;
+    for (size_t i = 0; i < job.halt.count; i++)
+        threads += !job.halt.thread[i].dead;
+    return threads;
 }
 
-static enum pm_leaks_answer work_in_piece(uint64_t each, uint64_t threads) {
+// There may be more threads later.
+static uint64_t size_piece(void) {
+    job.each = (sizeof job.worker->regs + job.state.len + 63) & ~63ull;
+    job.room = 2 * thread_count() + 64;
+    return round_up(sizeof job.asked) + round_up(job.room * sizeof(uint64_t)) +
+           round_up(job.room * job.each) +
+           round_up(PM_LEAKS_SITE_ROOM * sizeof(struct pm_leak_row)) + STACK;
+}
+
+// Fills the piece: the question, the stack pointers, the registers; then empty, the sites and the
+// stack. False: the process is gone.
+static bool ask(void) {
+    uint64_t stacks = job.piece + round_up(sizeof job.asked);
+    uint64_t registers = stacks + round_up(job.room * sizeof(uint64_t));
+    uint64_t sites = registers + round_up(job.room * job.each), threads = thread_count();
+    job.mine = patience_now_ns() << 20 ^ (uint64_t)getpid();
+    job.asked = (struct pm_leaks_asked){.threads = (uint32_t)threads,
+                                        .piece_bytes = job.piece_bytes,
+                                        .mine = job.mine,
+                                        .stacks = (const uintptr_t *)(uintptr_t)stacks,
+                                        .registers = (const void *)(uintptr_t)registers,
+                                        .register_bytes = threads * job.each,
+                                        .sites = (struct pm_leak_row *)(uintptr_t)sites};
+    return writes(job.piece, &job.asked, sizeof job.asked) && write_registers();
+}
+
+// The same threads and others.
+static bool ask_again(void) {
+    struct pm_leaks_asked *a = &job.asked;
+    a->threads = (uint32_t)thread_count();
+    a->register_bytes = a->threads * job.each;
+    return a->threads <= job.room &&
+           writes(job.piece + offsetof(struct pm_leaks_asked, threads), &a->threads,
+                  sizeof a->threads) &&
+           writes(job.piece + offsetof(struct pm_leaks_asked, register_bytes), &a->register_bytes,
+                  sizeof a->register_bytes) &&
+           write_registers();
+}
+
+static enum pm_leaks_answer work_in_piece(uint32_t command) {
     uint64_t top = job.piece + job.piece_bytes;
-    if (!ask(each, threads))
+    if (command == PM_LEAKS_FIND ? !ask() : command == PM_LEAKS_FINISH && !ask_again())
         return failed("its registers cannot be read");
-    enum event event = answer(PM_LEAKS_FIND, top);
+    enum event event = answer(command, top);
     if (event == EVENT_FAULT) {
         answer(PM_LEAKS_UNDO, top - STACK / 2);
         return failed("some of its memory could not be read; nothing was changed");
     }
-    if (event != EVENT_STOP || !reads(job.piece, &job.out->found, sizeof job.out->found))
+    if (event != EVENT_STOP)
+        return failed("it has ended");
+    if (command == PM_LEAKS_END)
+        return PM_LEAKS_FOUND;
+    if (!reads(job.piece, &job.out->found, sizeof job.out->found))
         return failed("it has ended");
     if (job.out->found.answer == PM_LEAKS_FAILED)
         return failed(job.out->found.err.text);
     return (enum pm_leaks_answer)job.out->found.answer;
 }
 
+static enum pm_leaks_answer with_piece(uint32_t command) {
+    if (command == PM_LEAKS_FIND) {
+        job.piece_bytes = size_piece();
+        job.piece = (uint64_t)call(SYS_mmap, 0, job.piece_bytes);
+        if (job.piece >= -4096ull)
+            return failed("it can get no memory to mark with");
+    }
+    enum pm_leaks_answer found = work_in_piece(command);
+    if (found == PM_LEAKS_BEGUN)
+        job.beside = true;
+    if (!job.beside || command == PM_LEAKS_END) {
+        call(SYS_munmap, job.piece, job.piece_bytes);
+        job.beside = false;
+    }
+    return found;
+}
+
 // The worker is stopped, all others too, none of them inside of the allocator.
-static enum pm_leaks_answer work(void) {
-    uint64_t all = ~FAULTS, threads = 0;
+static enum pm_leaks_answer work(uint32_t command) {
+    uint64_t all = ~FAULTS;
     struct tracee *t = job.worker;
     job.running = *t;
-    for (size_t i = 0; i < job.halt.count; i++)
-        threads += !job.halt.thread[i].dead;
     if (!take_state(t->id, &job.state) || ptrace((int)GET_MASK, t->id, (void *)8, &job.mask) != 0)
         return failed("its registers cannot be read");
-    uint64_t each = (sizeof t->regs + job.state.len + 63) & ~63ull;
-    job.piece_bytes = round_up(sizeof job.asked) + round_up(threads * sizeof(uint64_t)) +
-                      round_up(threads * each) +
-                      round_up(PM_LEAKS_SITE_ROOM * sizeof(struct pm_leak_row)) + STACK;
-    enum pm_leaks_answer found;
     ptrace((int)SET_MASK, t->id, (void *)8, &all);
-    job.piece = (uint64_t)call(SYS_mmap, 0, job.piece_bytes);
-    if (job.piece >= -4096ull) {
-        found = failed("it can get no memory to mark with");
-    } else {
-        found = work_in_piece(each, threads);
-        call(SYS_munmap, job.piece, job.piece_bytes);
-    }
+    enum pm_leaks_answer found = with_piece(command);
     give_state(t->id, &job.state);
     ptrace((int)SET_MASK, t->id, (void *)8, &job.mask);
     while (ptrace(PTRACE_SETREGS, t->id, NULL, &t->regs) != 0 && errno != ESRCH)
@@ -375,8 +419,24 @@ static enum pm_leaks_answer work(void) {
 
 // ---- the guardian -------------------------------------------------------------------------------
 
+// It may have executed a program: then there is other memory, and another door, or none.
+static bool is_the_same(void) {
+    uint64_t mine = 0;
+    struct pm_leaks_door door;
+    int memory = program_memory(job.pid, O_RDWR);
+    if (memory < 0)
+        return false;
+    close(job.memory);
+    job.memory = memory;
+    return reads((uintptr_t)job.door->self, &door, sizeof door) &&
+           memcmp(&door, job.door, sizeof door) == 0 &&
+           (!job.beside ||
+            (reads(job.piece + offsetof(struct pm_leaks_asked, mine), &mine, sizeof mine) &&
+             mine == job.mine));
+}
+
 // A thread that has come out may have made another one.
-static enum pm_leaks_answer try(long patience_ns) {
+static enum pm_leaks_answer try(uint32_t command, long patience_ns) {
     uint64_t began = patience_now_ns();
     enum pm_leaks_answer found = PM_LEAKS_FAILED;
     struct halt *h = &job.halt;
@@ -389,12 +449,15 @@ static enum pm_leaks_answer try(long patience_ns) {
         found = PM_LEAKS_FAILED;
         all = halt_begin(h, &job.out->err) && h->count == count;
     }
-    if (all)
-        found = choose() ? work() : PM_LEAKS_BUSY;
+    if (all && !is_the_same())
+        found = failed("it has executed a program");
+    else if (all)
+        found = choose() ? work(command) : PM_LEAKS_BUSY;
     else if (h->contended)
         found = PM_LEAKS_BUSY;
     halt_end(h);
-    job.out->held_ns = patience_now_ns() - began;
+    uint64_t held = patience_now_ns() - began;
+    job.held_ns = held > job.held_ns ? held : job.held_ns;
     return found;
 }
 
@@ -403,20 +466,63 @@ static bool is_wanted(int tool) {
     return recv(tool, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
 }
 
-static void try_for_long(int tool) {
+// `wanted`: by whom; -1: it is to be done whoever still wants it.
+static enum pm_leaks_answer try_for_long(uint32_t command, int wanted) {
     uint64_t end = patience_now_ns() + PATIENCE_MS * 1000000ull;
     enum pm_leaks_answer found = PM_LEAKS_BUSY;
     long patience = TRY_NS;
-    while (is_wanted(tool) && (found = try(patience)) == PM_LEAKS_BUSY && patience_now_ns() < end) {
+    while ((wanted < 0 || is_wanted(wanted)) && (found = try(command, patience)) == PM_LEAKS_BUSY &&
+           patience_now_ns() < end) {
         tracee_nap(patience);
         patience = patience < MOST_TRY_NS ? patience * 2 : patience;
     }
+    return found;
+}
+
+// Until it has marked, or has ended; or the process has. False: nobody wants it any more.
+static bool await_marks(int tool) {
+    struct pm_marker_seen seen;
+    uint64_t at = job.piece + offsetof(struct pm_leaks_asked, marker);
+    while (reads(at, &seen, sizeof seen) && seen.alive && seen.stage == PM_MARKER_MARKS) {
+        tracee_nap(MARKER_NS);
+        if (!is_wanted(tool))
+            return false;
+    }
+    return true;
+}
+
+// It ends the record. The process is not halted again while it does.
+static void await_end(void) {
+    struct pm_marker_seen seen;
+    uint64_t at = job.piece + offsetof(struct pm_leaks_asked, marker);
+    uint64_t end = patience_now_ns() + PATIENCE_MS * 1000000ull;
+    while (reads(at, &seen, sizeof seen) && seen.alive && patience_now_ns() < end)
+        tracee_nap(MARKER_NS);
+}
+
+static enum pm_leaks_answer finish(int tool) {
+    enum pm_leaks_answer found = PM_LEAKS_BEGUN;
+    while (found == PM_LEAKS_BEGUN && await_marks(tool))
+        found = try_for_long(PM_LEAKS_FINISH, -1);
+    if (found == PM_LEAKS_FOUND)
+        await_end();
+    struct pm_error err = job.out->err;
+    try_for_long(PM_LEAKS_END, -1);
+    job.out->err = err;
+    return found;
+}
+
+static void find(int tool) {
+    enum pm_leaks_answer found = try_for_long(PM_LEAKS_FIND, tool);
+    if (found == PM_LEAKS_BEGUN)
+        found = finish(tool);
     if (found == PM_LEAKS_BUSY)
         found = failed(job.halt.contended
                            ? "another tool has stopped it; nothing was changed: try again"
                            : "its threads do not come out of the allocator; nothing was changed: "
                              "try again");
     job.out->found.answer = found;
+    job.out->held_ns = job.held_ns;
 }
 
 static void send_all(int to, const void *from, size_t len) {
@@ -448,7 +554,7 @@ static void work_apart(int end, void *unused) {
     if (job.memory < 0)
         job.out->found.answer = failed(pm_strerror(errno));
     else
-        try_for_long(end);
+        find(end);
     send_all(end, job.out, sizeof *job.out);
 }
 

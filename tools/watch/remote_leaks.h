@@ -17,7 +17,7 @@
 struct remote_leaks {
     struct pm_error err;
     struct pm_leaks_asked found; // `answer` says what is in it; PM_LEAKS_FAILED: `err` says why
-    uint64_t held_ns;            // how long it was halted the last time
+    uint64_t held_ns;            // how long it was halted at most
 };
 
 // `door`: where it is in the process, and what it has there.

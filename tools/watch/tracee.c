@@ -192,13 +192,17 @@ void tracee_go_on(struct tracee *t, int how) {
     t->signal = 0;
 }
 
-void tracee_let_go(struct tracee *t, pid_t pid) {
+bool tracee_let_go(struct tracee *t, pid_t pid) {
     struct tracee_call call;
     if (!t->seized)
-        return;
+        return true;
     if (!tracee_look(t) && !t->dead && !tracee_asleep(pid, t->id, &call))
         tracee_await(t, LET_GO_MS);
     tracee_look(t); // one that has stopped since the first look is asleep, too
-    if (t->stop)
-        ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)t->signal);
+    if (t->stop && ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)t->signal) == 0)
+        return true;
+    // A thread that executes a program waits until the end of this one has been seen.
+    t->dead |= t->stop != TRACEE_RUNS;
+    pid_t got = t->dead ? waitpid(t->id, NULL, __WALL | WNOHANG) : 0;
+    return got == t->id || (got < 0 && errno == ECHILD);
 }

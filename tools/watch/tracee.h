@@ -49,7 +49,8 @@ bool tracee_await(struct tracee *t, unsigned patience_ms);
 void tracee_go_on(struct tracee *t, int how);
 // Lets it go for good. One that has not come to its stop yet is awaited, since its call would
 // return EINTR; but one that is asleep does not hear us, and the kernel lets it go when we end.
-void tracee_let_go(struct tracee *t, pid_t pid);
+// False: it is traced still, asleep or about to end.
+bool tracee_let_go(struct tracee *t, pid_t pid);
 
 struct tracee_call {
     long number; // -1: none

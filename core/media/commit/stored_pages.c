@@ -32,9 +32,10 @@ static bool is_ours(void) { return record.process == getpid() && is_open(); }
 int pm_stored_fd(void) { return is_ours() ? record.fd : -1; }
 
 bool pm_stored_can(void) {
-    return record.fd >= 0 && pm_own_way == PM_OWN_SCAN &&
-           !atomic_load_explicit(&given_way, memory_order_relaxed) && is_ours();
+    return record.fd >= 0 && pm_own_way == PM_OWN_SCAN && !pm_stored_gives_way() && is_ours();
 }
+
+bool pm_stored_gives_way(void) { return atomic_load_explicit(&given_way, memory_order_relaxed); }
 
 void pm_stored_give_way(void) {
     atomic_store_explicit(&given_way, true, memory_order_relaxed);

@@ -24,6 +24,7 @@ void pm_stored_begin(void);
 void pm_stored_end(void);
 // The program keeps a record of its own (userfaultfd): two cannot be of one page. Any thread.
 void pm_stored_give_way(void);
+bool pm_stored_gives_way(void);
 bool pm_stored_can(void);
 
 // `pagemap` is of pm_own_open().
