@@ -17,9 +17,9 @@ import pytest
 TABLE = pathlib.Path(__file__).with_name("times.txt")
 HEAD = """\
 # Written by scripts/run-tests --record: seconds by the clock, and of processor time, of each job,
-# and of the tests in it that take longer than a second.
+# and of the tests in it that take longer than 1.5 seconds.
 """
-NAMED = 1.0  # tests of fewer seconds have no line in times.txt
+NAMED = 1.5  # tests of fewer seconds have no line in times.txt
 UNKNOWN = 5.0  # what is taken for the seconds of a target that never ran
 EACH = 1.0  # and of each test of a file, where nothing at all was measured
 
