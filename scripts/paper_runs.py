@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""The runs that scripts/papers knows: commands of this repository, with a small size and with that
+of a paper. Figures of several papers may ask for the same run, which is made once.
+
+A run is made in one of these ways (HOW): as it is, which for scripts/bench means that stores become
+durable by flushes of cache lines, and on the CPUs of --pin if there are some; `unpinned`, without
+them; `cache`, as on a machine whose caches survive a power failure.
+"""
+
+import dataclasses
+import os
+
+import benchlib
+
+HOW = {
+    "": ("--set", "PMALLOC_PERSIST=line"),
+    "unpinned": ("--set", "PMALLOC_PERSIST=line"),
+    "cache": ("--set", "PMALLOC_PERSIST=cache"),
+}
+# The numbers of threads of the papers together; sets and recoveries have axes of their own.
+THREADS = {False: "1,2", True: "1,2,4,8,16,32,64,80"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A command. Its figures are in results.json of a folder, in a JSON file, or in its output."""
+
+    script: str
+    small: tuple
+    paper: tuple
+    threads: bool = False  # the axis is the number of threads
+    figures: str = "json"  # or "folder", "text"
+    comparators: tuple = ()  # of "allocators", "lib", "adapter": what the script can compare with
+
+
+def bench(program, small, paper, threads=True):
+    """small, paper: shares of the work that scripts/bench does without options."""
+    options = ("--programs", program, "--no-plots", "--scale")
+    return Run(
+        "bench",
+        (*options, f"{small}", "--runs", "3"),
+        (*options, f"{paper}", "--runs", "5", "--timeout", "7200"),
+        threads,
+        "folder",
+        ("allocators", "lib", "adapter"),
+    )
+
+
+def counters(*names):
+    return Run("counters", ("--only", ",".join(names)), ("--only", ",".join(names)))
+
+
+def recovery(small, paper, *more):
+    return Run(
+        "recovery-bench",
+        ("--nodes", f"{small}", "--threads", "1", "--runs", "3", *more),
+        ("--nodes", f"{paper}", "--threads", "1", "--runs", "5", *more),
+    )
+
+
+# A comment is what the paper sets, where a share does not show it.
+RUNS = {
+    "threadtest": bench("threadtest", 0.02, 40),  # 10,000 iterations
+    "prodcon": bench("prodcon", 0.01, 0.83),  # 10 million objects, by pairs of threads
+    "shbench": bench("shbench", 0.01, 0.33),  # 100,000 iterations
+    "larson-small": bench("larson-small", 0.01, 10),  # 30 seconds
+    "larson-medium": bench("larson-medium", 0.01, 10),
+    "larson-large": bench("larson-large", 0.02, 10),
+    "dbmstest": bench("dbmstest", 0.02, 0.5),  # 50 iterations to warm up, and 50
+    "randalloc": bench("randalloc-uniform,randalloc-small,randalloc-large", 0.05, 1),
+    "sets": bench("set-list,set-skip,set-hash", 0.01, 5),  # 10 seconds
+    "sets-add": bench("set-list-add,set-skip-add,set-hash-add", 0.01, 5),
+    "fptree": bench("fptree", 0.01, 33.3),  # 50 million operations
+    "vacation": bench("vacation", 0.02, 2),  # a million transactions
+    "ackermann": bench("ackermann", 0.02, 5),  # 10 million evaluations
+    "nqueens": bench("nqueens", 0.02, 0.067),  # 100,000 boards
+    "kruskal": bench("kruskal", 0.02, 10),  # 10 million graphs
+    "cfrac-barnes": bench("cfrac,barnes", 1, 1, threads=False),
+    "fragbench-w1": bench("fragbench-w1", 0.2, 25.6, threads=False),  # 1 GiB in use
+    "fragbench-w2": bench("fragbench-w2", 0.2, 18.3, threads=False),
+    "fragbench-w3": bench("fragbench-w3", 0.2, 18.3, threads=False),
+    "fragbench-w4": bench("fragbench-w4", 0.2, 12.8, threads=False),
+    "fragstress": bench("fragstress", 0.1, 1024, threads=False),  # 256 GiB in use
+    "morph": Run(
+        "morph-study",
+        ("--percent", "0,20", "--live", "8"),
+        ("--percent", "0,20", "--live", "1024"),
+    ),
+    "morph-percent": Run(
+        "morph-study",
+        ("--percent", "0,10,20,30", "--live", "8"),
+        ("--percent", "0,5,10,20,30,40,50", "--live", "1024"),
+    ),
+    "flush-small": counters("flush-cached", "flush-small", "flush-growing"),
+    "flush-large": counters("flush-large", "fence-large", "reflush-large"),
+    "reflush": counters("flush-pinned", "reflush-pinned", "reflush-changed", "reflush-publish"),
+    "nodes": counters("nodes-pair", "nodes-batch", "nodes-shbench", "nodes-larson"),
+    "nodes-prodcon": counters("nodes-prodcon", "nodes-handed"),
+    "recovery-10m": recovery(100_000, 10_000_000),
+    "recovery-50m": recovery(200_000, 50_000_000),
+    "recovery-100m": recovery(400_000, 100_000_000),
+    # As much as is kept is leaked; as many lists as the paper has roots.
+    "recovery-lists": recovery(100_000, 20_000_000, "--lanes", "512", "--leak-every", "1"),
+    "recovery-pinned": Run(
+        "publish-bench", ("--pinned", "100000"), ("--pinned", "10000000"), figures="text"
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What the user of scripts/papers has chosen for all runs."""
+
+    paper: bool = False
+    threads: str = ""
+    allocators: str = ""
+    lib: tuple = ()
+    adapter: tuple = ()
+    pin: str = ""
+
+
+def allocators():
+    """What scripts/bench compares with if nobody says it."""
+    adapter = benchlib.build_dir() / "bench/adapters/pmemobj.so"
+    more = [benchlib.PMEMOBJ] if adapter.exists() else []
+    return ",".join([benchlib.OURS, benchlib.LIBC, *more])
+
+
+def result_option(run, folder):
+    """The option that says where the figures go, and that file."""
+    if run.figures == "folder":
+        return ["--output", folder], os.path.join(folder, "results.json")
+    if run.figures == "json":
+        file = os.path.join(folder, "results.json")
+        return ["--json", file], file
+    return [], os.path.join(folder, "output.txt")
+
+
+def words(name, how, choice):
+    """The command of a run, without where its figures go."""
+    run = RUNS[name]
+    command = [f"scripts/{run.script}", *(run.paper if choice.paper else run.small)]
+    if run.script == "bench":
+        command += HOW[how]
+    if run.threads:
+        command += ["--threads", choice.threads or THREADS[choice.paper]]
+    if "allocators" in run.comparators:
+        command += ["--allocators", choice.allocators or allocators()]
+    for option in ("lib", "adapter"):
+        if option in run.comparators:
+            for label, path in getattr(choice, option):
+                command += [f"--{option}", f"{label}={path}"]
+    if choice.pin and how != "unpinned":
+        command = ["taskset", "-c", choice.pin, *command]
+    return command
