@@ -96,8 +96,16 @@ def mimalloc(label, binary, arguments="", **rest):
     return Program(label, "mimalloc", binary, arguments, **rest)
 
 
+# Blocks of tests/bench/apart by their size.
+APART = {128: 500_000, 1024: 64_000, 8192: 10_000, 65536: 2000, 524288: 250}
+
 MICRO = [
     micro("threadtest", "threadtest", "-i {n}", 250),
+    *(
+        micro(f"apart-{phase}-{size}", "apart", f"{phase} -b {size} -n {{n}}", count)
+        for phase in ("alloc", "free")
+        for size, count in APART.items()
+    ),
     micro("prodcon", "prodcon", "-n {n}", 12_000_000, PAIRS),
     micro("shbench", "shbench", "-i {n}", 300_000),
     micro("larson-small", "larson", "small -n {n}", 24_000_000),

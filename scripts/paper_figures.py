@@ -377,19 +377,21 @@ MAKALU = (
     Figure("makalu:t4", "times of Atlas with consistent data", never=INSIDE),
 )
 
-APART = "No program times allocations and frees apart: Threadtest has the sum."
+SIZES = "fewer blocks of 8 KB and more; blocks are of all threads together."
 PALLOCATOR = (
     Figure(
         "pallocator:10",
         "allocation by size, threads and latency of the media",
         "linear to 16 threads; up to 54% less at 650 ns (5)",
-        missing=APART,
+        ("alloc", "alloc-more"),
+        lacks=NO_LATENCY + " With --paper " + SIZES,
     ),
     Figure(
         "pallocator:11",
         "deallocation by size, threads and latency of the media",
         "linear to 16 threads; up to 60% less at 650 ns (5)",
-        missing=APART,
+        ("free", "free-more"),
+        lacks=NO_LATENCY + " With --paper " + SIZES,
     ),
     Figure(
         "pallocator:12",

@@ -59,10 +59,19 @@ def recovery(small, paper, *more):
     )
 
 
+def longer_than_128(phase):
+    return ",".join(f"apart-{phase}-{size}" for size in (1024, 8192, 65536, 524288))
+
+
 # A comment is what the paper sets, where a share does not show it.
 RUNS = {
     "threadtest": bench("threadtest", 0.02, 40),  # 10,000 iterations
     "prodcon": bench("prodcon", 0.01, 0.83),  # 10 million objects, by pairs of threads
+    # 500,000 blocks for each of 16 threads, with 1 KB at most; fewer of the longer ones.
+    "alloc": bench("apart-alloc-128", 0.1, 16),
+    "alloc-more": bench(longer_than_128("alloc"), 0.1, 125),
+    "free": bench("apart-free-128", 0.1, 16),
+    "free-more": bench(longer_than_128("free"), 0.1, 125),
     "shbench": bench("shbench", 0.01, 0.33),  # 100,000 iterations
     "larson-small": bench("larson-small", 0.01, 10),  # 30 seconds
     "larson-medium": bench("larson-medium", 0.01, 10),
