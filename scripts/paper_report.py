@@ -135,6 +135,7 @@ def plot(figure, results, folder):
         for name, points in allocators.items():
             place.plot(*zip(*sorted(points)), marker="o", label=name)
         place.set(title=title, xlabel=axis, ylabel=unit)
+        place.set_xticks(sorted({at for points in allocators.values() for at, _ in points}))
         place.set_ylim(bottom=0)
         place.legend(fontsize=7)
     for place in list(axes.flat)[len(panels) :]:

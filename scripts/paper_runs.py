@@ -78,8 +78,8 @@ RUNS = {
     "larson-large": bench("larson-large", 0.02, 10),
     "dbmstest": bench("dbmstest", 0.02, 0.5),  # 50 iterations to warm up, and 50
     "randalloc": bench("randalloc-uniform,randalloc-small,randalloc-large", 0.05, 1),
-    "sets": bench("set-list,set-skip,set-hash", 0.01, 5),  # 10 seconds
-    "sets-add": bench("set-list-add,set-skip-add,set-hash-add", 0.01, 5),
+    "sets": bench("set-list,set-skip,set-hash", 0.05, 5),  # 10 seconds
+    "sets-add": bench("set-list-add,set-skip-add,set-hash-add", 0.5, 5),
     "fptree": bench("fptree", 0.01, 33.3),  # 50 million operations
     "vacation": bench("vacation", 0.02, 2),  # a million transactions
     "ackermann": bench("ackermann", 0.02, 5),  # 10 million evaluations
