@@ -207,7 +207,7 @@ static void test_superblock(void) {
     // Whole, but made otherwise.
     with_super(s, true, PM_OPERATIONAL, "its format version is 0x2, this one has 0x1; it is not");
     s = good, s.incompat = 1ull << 40 | PM_INCOMPAT_KNOWN;
-    with_super(s, true, PM_OPERATIONAL, "its set of features is 0x100000000df, this one has 0xdf");
+    with_super(s, true, PM_OPERATIONAL, "its set of features is 0x100000001dd, this one has 0x1dd");
     s = good, s.incompat = 32; // it stood for something once
     with_super(s, true, PM_OPERATIONAL, "its set of features is 0x20, this one has 0;");
     s = good, s.base += 1 << 20;
