@@ -170,8 +170,7 @@ static bool is_being_closed(unsigned fd) {
 }
 
 static bool put(const struct pm_outbox_fd *to, const struct pieces *p) {
-    bool good = pm_outbox_on && !is_being_closed((unsigned)to->fd) && p->len <= BYTES - box.end &&
-                box.taken - box.gone < ANSWERS &&
+    bool good = pm_outbox_on && p->len <= BYTES - box.end && box.taken - box.gone < ANSWERS &&
                 pm_outbox_fd_has_room(to, waiting_for(to), p->len) && !pm_outbox_fd_is_shut(to) &&
                 load(box.bytes + box.end, p->len, p->piece, p->count);
     if (good)
@@ -187,23 +186,31 @@ static bool tell_error(const struct pm_outbox_fd *to, struct pm_call *call) {
     return error != 0;
 }
 
-static bool take(struct pm_call *call) {
+// The descriptor is looked at with the lock: who is about to make another one of it says so first,
+// and then sends what was taken for the old one.
+static bool take_locked(struct pm_call *call) {
     struct pm_outbox_fd to;
     struct pieces p;
     const int harmless = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE;
-    if (call->fd <= STDERR_FILENO || !pm_outbox_fd_find(call->fd, &to))
+    if (is_being_closed((unsigned)call->fd) || !pm_outbox_fd_find(call->fd, &to))
         return false;
     if (tell_error(&to, call))
         return true;
     if ((call->said->sends && !to.socket) || call->said->flags & ~harmless ||
         !find_pieces(call->said, &p))
         return false;
+    call->result = (long)p.len;
+    return put(&to, &p);
+}
+
+static bool take(struct pm_call *call) {
+    if (call->fd <= STDERR_FILENO)
+        return false;
     pm_lock(&box.lock);
-    bool good = put(&to, &p);
+    bool good = take_locked(call);
     pm_unlock(&box.lock);
     if (good && atomic_load(&deaf) && atomic_exchange(&deaf, false))
         pm_outbox_wake();
-    call->result = (long)p.len;
     return good;
 }
 

@@ -144,10 +144,13 @@ static void room_comes_back(void) {
     setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &(int){8192}, sizeof(int));
     fcntl(ours, F_SETFL, O_NONBLOCK);
     for (unsigned round = 0; round < 20; round++) {
-        while ((n = write(ours, text, sizeof text)) > 0)
-            all += n;
-        if (errno != EAGAIN || poll(&p, 1, 0) != 0)
-            exit(8);
+        unsigned tries = 100; // by TCP there may be room again a moment later
+        do {
+            while ((n = write(ours, text, sizeof text)) > 0)
+                all += n;
+            if (errno != EAGAIN || --tries == 0)
+                exit(8);
+        } while (poll(&p, 1, 0) != 0);
         while ((n = recv(theirs, text, sizeof text, MSG_DONTWAIT)) > 0)
             got += n;
         if (poll(&p, 1, 1000) != 1 || p.revents != POLLOUT)
