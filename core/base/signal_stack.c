@@ -23,16 +23,17 @@
 #define LEAST_STACK 2048u             // what the kernel asks for
 
 struct pm_signal_stack {
-    unsigned char frames[SLOT - 2 * sizeof(void *)];
+    unsigned char frames[SLOT - 48];
+    // What the program has asked for. Without a stack of ours the kernel knows that.
+    _Alignas(FRAME_ALIGN) stack_t theirs;
     void *kept[2];
 };
+_Static_assert(sizeof(struct pm_signal_stack) == SLOT, "each is aligned as the first one");
 
 static struct pm_signal_stack *_Atomic slots; // never unmapped
 static _Atomic uint64_t used[SLOTS / WORD_BITS];
 
-// What the program has asked for. Without a stack of ours the kernel knows that.
 __thread struct pm_signal_stack *pm_signal_stack_own __attribute__((tls_model("initial-exec")));
-static __thread stack_t theirs __attribute__((tls_model("initial-exec")));
 
 static long set(const stack_t *to, stack_t *was) {
     return pm_bare_call(SYS_sigaltstack, (long)to, (long)was, 0, 0);
@@ -86,7 +87,8 @@ void pm_signal_stack_forked(void) {
 // A thread may have one of the program's already. The kernel refuses while the thread is on it.
 void pm_signal_stack_use(struct pm_signal_stack *s) {
     const stack_t ours = {.ss_sp = s->frames, .ss_size = sizeof s->frames};
-    if (set(NULL, &theirs) != 0 || (unsigned)theirs.ss_flags & NO_DISARM || set(&ours, NULL) != 0)
+    if (set(NULL, &s->theirs) != 0 || (unsigned)s->theirs.ss_flags & NO_DISARM ||
+        set(&ours, NULL) != 0)
         pm_signal_stack_return(s);
     else
         pm_signal_stack_own = s;
@@ -133,8 +135,9 @@ static long change(const stack_t *to, bool on_it) {
         return -ENOMEM;
     if ((unsigned)to->ss_flags & NO_DISARM)
         return give_up_ours(to);
-    theirs = flags == SS_DISABLE ? (stack_t){.ss_flags = SS_DISABLE} : *to;
-    theirs.ss_flags &= SS_DISABLE;
+    stack_t *theirs = &pm_signal_stack_own->theirs;
+    *theirs = flags == SS_DISABLE ? (stack_t){.ss_flags = SS_DISABLE} : *to;
+    theirs->ss_flags &= SS_DISABLE;
     return 0;
 }
 
@@ -142,7 +145,7 @@ long pm_signal_stack_set(const stack_t *to, stack_t *was) {
     stack_t now;
     if (!pm_signal_stack_own || set(NULL, &now) != 0 || !is_own(&now))
         return set(to, was);
-    const stack_t before = theirs, wanted = to ? *to : (stack_t){0};
+    const stack_t before = pm_signal_stack_own->theirs, wanted = to ? *to : (stack_t){0};
     bool on_it = lies_on(&before, (uintptr_t)__builtin_frame_address(0));
     long result = to ? change(&wanted, on_it) : 0;
     if (result == 0 && was) {
@@ -167,7 +170,7 @@ void pm_signal_stack_run(void (*run)(void *arg), void *arg) {
         run(arg);
         return;
     }
-    char *top = (char *)pm_signal_stack_own->kept;
+    unsigned char *top = pm_signal_stack_own->frames + sizeof pm_signal_stack_own->frames;
     __asm__ volatile("mov %%rsp, %%rbx\n\t"
                      "mov %[top], %%rsp\n\t"
                      "call *%[run]\n\t"
@@ -199,15 +202,19 @@ static size_t state_length(const void *state) {
 }
 
 // As the kernel chooses it. Where the program's alternate stack is too small, the kernel would end
-// the process; the frame stays on ours.
+// the process; the frame stays on ours. So does that of a thread that runs with other thread-local
+// storage for a moment.
 static uintptr_t place(uintptr_t interrupted, size_t state, uintptr_t *state_at) {
-    bool nested = lies_on(&theirs, interrupted);
-    bool on_theirs = !(theirs.ss_flags & SS_DISABLE);
+    if (!pm_signal_stack_own)
+        return 0;
+    const stack_t *theirs = &pm_signal_stack_own->theirs;
+    bool nested = lies_on(theirs, interrupted);
+    bool on_theirs = !(theirs->ss_flags & SS_DISABLE);
     uintptr_t top =
-        on_theirs && !nested ? (uintptr_t)theirs.ss_sp + theirs.ss_size : interrupted - RED_ZONE;
+        on_theirs && !nested ? (uintptr_t)theirs->ss_sp + theirs->ss_size : interrupted - RED_ZONE;
     *state_at = (top - state) & ~(STATE_ALIGN - 1);
     uintptr_t at = ((*state_at - sizeof(struct frame)) & ~(FRAME_ALIGN - 1)) - sizeof(void *);
-    return on_theirs && !lies_on(&theirs, at) ? 0 : at;
+    return on_theirs && !lies_on(theirs, at) ? 0 : at;
 }
 
 _Noreturn static void run(void (*handler)(int, siginfo_t *, void *), int number, void *info,
