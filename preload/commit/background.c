@@ -132,6 +132,7 @@ static void wait_ms(uint64_t ms) {
         wait_us(pm_outbox_look());
     if (is_over() || (now = pm_os_now_ms()) >= until)
         return;
+    pm_commits_bring(); // if whoever was to had no lock for it
     if (pm_outbox_on)
         pm_outbox_sleep((until - now) * 1000);
     else
@@ -226,7 +227,8 @@ static void run(void) {
 static struct pm_thread_memory memory;
 
 static bool make_memory(void) {
-    const void *used[] = {&pm_tcache, &pm_calls_own, &pm_locks_held, &pm_cancel_asynchronous};
+    const void *used[] = {&pm_tcache, &pm_persist_mine, &pm_calls_own, &pm_locks_held,
+                          &pm_cancel_asynchronous};
     return pm_thread_memory(&memory, STACK_BYTES, used, sizeof used / sizeof *used);
 }
 

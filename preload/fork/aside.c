@@ -44,7 +44,8 @@ struct pm_aside pm_aside_look(void) {
 }
 
 bool pm_aside_prepare(void) {
-    const void *used[] = {&pm_tcache, &pm_calls_own, &pm_locks_held, &pm_cancel_asynchronous};
+    const void *used[] = {&pm_tcache, &pm_persist_mine, &pm_calls_own, &pm_locks_held,
+                          &pm_cancel_asynchronous};
     int saved = errno;
     bool good = pm_thread_memory(&memory, ALL_BYTES, used, sizeof used / sizeof *used);
     own = thread_pointer();
