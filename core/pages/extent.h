@@ -124,9 +124,7 @@ static inline void pm_extent_set_tag(const struct pm_extent *e) {
 // log (blocks/extent_cache.h, extent_standing.h). The tag decides: it stands exactly while a large
 // block is in use.
 static inline bool pm_extent_is_cached(const struct pm_extent *e) {
-    bool plain = !e->kind && !e->held;
-    return e->state == PM_EXTENT_ACTIVE && !e->slab && (plain || e->stands) &&
-           e->log != PM_LOG_NOWHERE &&
+    return e->state == PM_EXTENT_ACTIVE && !e->slab && !e->held && e->log != PM_LOG_NOWHERE &&
            __atomic_load_n(pm_tag_of_page(e->page), __ATOMIC_RELAXED) == PM_TAG_NONE;
 }
 
