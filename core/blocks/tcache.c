@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "base/own_memory.h"
 #include "kinds.h"
+#include "morph.h"
 
 struct pm_tcache pm_no_tcache = {.extents = &pm_no_extent_cache};
 __thread struct pm_tcache *pm_tcache __attribute__((tls_model("initial-exec"))) = &pm_no_tcache;
@@ -549,4 +550,5 @@ void pm_tcache_orphans(struct pm_tcache *mine) {
         retire(t);
     }
     mine->sibling = mine;
+    atomic_store(&pm_morphs_wait, false); // who looks up blocks is beside the parent
 }

@@ -24,6 +24,7 @@
 #include "own_names.h"
 #include "pmalloc.h"
 #include "process/before_main.h"
+#include "process/leaks_marker.h"
 #include "process/open.h"
 #include "process/start.h"
 #include "statics.h"
@@ -228,6 +229,7 @@ static bool bears_threads(int flags) {
 EXPORT int unshare(int flags);
 EXPORT int unshare(int flags) {
     pm_fork_finish_copy();
+    pm_marker_end();
     bool stopped = !bears_threads(flags) && pm_background_pause();
     int status = (int)syscall(SYS_unshare, flags);
     pm_background_go_on(stopped);
@@ -237,6 +239,7 @@ EXPORT int unshare(int flags) {
 EXPORT int setns(int fd, int type);
 EXPORT int setns(int fd, int type) {
     pm_fork_finish_copy();
+    pm_marker_end();
     bool stopped = type != CLONE_NEWPID && pm_background_pause();
     int status = (int)syscall(SYS_setns, fd, type);
     pm_background_go_on(stopped);

@@ -104,6 +104,7 @@ static enum pm_leaks_answer find(void) {
         return no;
     if (pm_marker_is_there())
         return PM_LEAKS_BUSY; // another tool's
+    pm_live_end();            // of a tool that was killed
     if (!pm_own_end((uintptr_t)__ehdr_start, &next))
         pm_own_note_library();
     asked->with_stacks = pm_stacks_on;

@@ -16,7 +16,9 @@
 #include "base/bare_thread.h"
 #include "base/lock.h"
 #include "base/looker.h"
+#include "base/signal_stack.h"
 #include "blocks/morph.h"
+#include "commit/kernel_stores.h"
 #include "live/collectable.h"
 #include "live/live_mark.h"
 #include "live/live_record.h"
@@ -26,6 +28,7 @@
 
 #define STACK_BYTES ((size_t)64 << 10)
 #define NAP_NS 1000000
+#define NAPS_MOST 30000u   // longer than a tool tries
 #define NR_CLOSE_RANGE 436 // younger than the oldest headers that this is built with
 
 static struct {
@@ -78,12 +81,15 @@ void pm_marker_mark_stored(void) {
     pm_live_mark();
 }
 
+// The tool may be killed, or get no hold of the program any more: then the next look fails, as the
+// record has ended.
 static void work_until_told(void) {
     const struct timespec nap = {0, NAP_NS};
-    while (is_awaited()) {
+    for (unsigned naps = 0; is_awaited() && naps < NAPS_MOST; naps++) {
         if (atomic_load_explicit(&marker.seen->stage, memory_order_acquire) == PM_MARKER_MARKS) {
             pm_marker_mark_stored();
             enter(PM_MARKER_MARKED);
+            naps = 0;
         }
         pm_bare_call(SYS_nanosleep, (long)&nap, 0, 0, 0);
     }
@@ -94,6 +100,7 @@ static long run(void *unused) {
     const struct rlimit no_core = {1, 1};
     (void)unused;
     pm_locks_held = 0;
+    pm_signal_stack_own = NULL; // its maker's
     pm_ranks_forget();
     pm_bare_call(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0);
     pm_bare_call(SYS_prlimit64, 0, RLIMIT_CORE, (long)&no_core, 0);
@@ -115,21 +122,23 @@ static bool is_ours(void) {
     return atomic_load(&marker.id) && atomic_load(&marker.program) == getpid();
 }
 
-static bool has_ended(int options) {
-    int id = atomic_load(&marker.id), status;
+static bool has_ended(int id, int options) {
+    int status;
     long got = pm_bare_call(SYS_wait4, id, (long)&status, options | __WALL, 0);
     return got != 0 && got != -EINTR;
 }
 
 bool pm_marker_is_there(void) {
-    if (is_ours() && !has_ended(WNOHANG))
+    if (is_ours() && !has_ended(atomic_load(&marker.id), WNOHANG))
         return true;
     atomic_store(&marker.id, 0);
     return false;
 }
 
-// The collector marks with the same memory.
-bool pm_marker_can(void) { return !pm_col && !pm_looker_is_there() && pm_live_record_can(); }
+// The collector marks with the same memory. What the kernel stores on its own is in no record.
+bool pm_marker_can(void) {
+    return !pm_col && !pm_looker_is_there() && pm_live_record_can() && !pm_kernel_stores();
+}
 
 bool pm_marker_start(struct pm_marker_seen *seen) {
     const void *used[] = {&pm_locks_held};
@@ -153,11 +162,13 @@ void pm_marker_go_on(void) { enter(PM_MARKER_MARKS); }
 void pm_marker_leave(void) { atomic_store_explicit(&marker.leaves, true, memory_order_release); }
 
 void pm_marker_end(void) {
-    if (!is_ours())
+    int id = is_ours() ? atomic_exchange(&marker.id, 0) : 0;
+    if (!id) // or another thread ends it
         return;
-    pm_bare_call(SYS_kill, atomic_load(&marker.id), SIGKILL, 0, 0);
-    while (!has_ended(0))
-        ;
-    atomic_store(&marker.id, 0);
+    if (!has_ended(id, WNOHANG)) {
+        pm_bare_call(SYS_kill, id, SIGKILL, 0, 0);
+        while (!has_ended(id, 0))
+            ;
+    }
     atomic_store(&pm_morphs_wait, false);
 }

@@ -22,6 +22,7 @@
 #include "commit/triggers.h"
 #include "entry.h"
 #include "fork/fork_trap.h"
+#include "leaks_marker.h"
 #include "live/helpers.h"
 #include "media/heap.h"
 #include "media/open/heap_open.h"
@@ -196,13 +197,15 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
                              .no_residency = MISSED(filter, residency, PM_FILTER_ENDS),
                              .no_drops = MISSED(filter, drops, PM_FILTER_ENDS),
-                             .no_statx = MISSED(filter, timeless, PM_FILTER_ENDS),
+                             .no_statx = MISSED(filter, timeless, PM_FILTER_ENDS) &&
+                                         atomic_exchange(&pm_os_fd_by_statx, false),
                              .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),
                              .no_log = MISSED(filter, logs, PM_FILTER_ENDS),
                              .no_children = MISSED(filter, children, PM_FILTER_ENDS),
                              .no_trap = MISSED(filter, traps, PM_FILTER_FAILS),
                              .at_once = MISSED(filter, postpones, PM_FILTER_FAILS)};
     pm_settle();
+    pm_marker_end(); // pmalloc-info has the program make calls for it
     pm_inherited_before_another();
     if (!concerns_us())
         return;
@@ -240,6 +243,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
         pm_event(PM_EV_COMMITS_GO_ON, "PMALLOC_COMMIT: the filter was refused: commits go on");
     }
     if (refused) {
+        if (s->no_statx)
+            atomic_store_explicit(&pm_os_fd_by_statx, true, memory_order_relaxed);
         pm_background_go_on(s->paused);
     } else {
         if (s->no_helpers)
@@ -254,8 +259,6 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
             pm_inherited_another_ends(PM_INHERITED_MINCORE);
         if (s->no_drops)
             pm_inherited_another_ends(PM_INHERITED_PROCESS_MADVISE);
-        if (s->no_statx)
-            atomic_store_explicit(&pm_os_fd_by_statx, false, memory_order_relaxed);
         if (s->no_log)
             pm_event_log_forbid();
         if (s->no_children)

@@ -41,6 +41,16 @@ char program_state(pid_t pid, pid_t thread, unsigned long *flags) {
     return state;
 }
 
+bool program_is_filtered(pid_t pid) {
+    char own[4096], text[4096];
+    program_text(getpid(), getpid(), "status", own, sizeof own);
+    program_text(pid, pid, "status", text, sizeof text);
+    int64_t mode = program_number(text, "Seccomp", -1);
+    int64_t filters = program_number(text, "Seccomp_filters", -1);
+    return mode == 1 || filters > program_number(own, "Seccomp_filters", -1) ||
+           (filters < 0 && mode > program_number(own, "Seccomp", -1));
+}
+
 int program_memory(pid_t pid, int how) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);

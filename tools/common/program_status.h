@@ -16,6 +16,9 @@ bool program_text(pid_t pid, pid_t thread, const char *file, char *out, size_t l
 int64_t program_number(const char *text, const char *name, int64_t otherwise);
 // The letter of the thread's state, and the kernel's flags of it; 0: it is no more.
 char program_state(pid_t pid, pid_t thread, unsigned long *flags);
+// A filter may end the program for a system call that a tool has it make. Filters that this process
+// has, too, were there before either of the two.
+bool program_is_filtered(pid_t pid);
 // Opens /proc/PID/mem. -1 with errno.
 int program_memory(pid_t pid, int how);
 

@@ -31,17 +31,6 @@ pid_t live_leaks_process(const char *operand) {
 
 // ---- whether it can be asked --------------------------------------------------------------------
 
-// A filter may end the program for a system call that the library makes for us.
-static bool is_filtered(pid_t pid) {
-    char own[4096], text[4096];
-    program_text(getpid(), getpid(), "status", own, sizeof own);
-    program_text(pid, pid, "status", text, sizeof text);
-    int64_t mode = program_number(text, "Seccomp", -1);
-    int64_t filters = program_number(text, "Seccomp_filters", -1);
-    return mode == 1 || filters > program_number(own, "Seccomp_filters", -1) ||
-           (filters < 0 && mode > program_number(own, "Seccomp", -1));
-}
-
 static int check(pid_t pid, struct pm_error *err) {
     char state = pm_os_state(pid);
     if (!state && kill(pid, 0) != 0 && errno == ESRCH)
@@ -59,7 +48,7 @@ static int check(pid_t pid, struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL,
                        "process %d is stopped; let it go on first (kill -CONT %d)", (int)pid,
                        (int)pid);
-    if (is_filtered(pid))
+    if (program_is_filtered(pid))
         return pm_fail(err, PM_OPERATIONAL,
                        "process %d has a seccomp filter, which may end it for what %s makes it "
                        "do; start it with PMALLOC_LEAKS=1 for a report at its end",

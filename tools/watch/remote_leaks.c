@@ -14,6 +14,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/os.h"
 #include "base/signal_stack.h"
 #include "guardian.h"
 #include "halt.h"
@@ -435,7 +436,13 @@ static bool is_the_same(void) {
              mine == job.mine));
 }
 
-// A thread that has come out may have made another one.
+static bool is_alive(void) {
+    char state = pm_os_state(job.pid);
+    return state && !strchr("ZX", state);
+}
+
+// A thread that has come out may have made another one. Where a marker runs, it is to be ended: so
+// if threads cannot be stopped now, that is tried again.
 static enum pm_leaks_answer try(uint32_t command, long patience_ns) {
     uint64_t began = patience_now_ns();
     enum pm_leaks_answer found = PM_LEAKS_FAILED;
@@ -451,9 +458,11 @@ static enum pm_leaks_answer try(uint32_t command, long patience_ns) {
     }
     if (all && !is_the_same())
         found = failed("it has executed a program");
+    else if (all && job.beside && program_is_filtered(job.pid))
+        found = failed("it has a seccomp filter now, which may end it for what the tool needs");
     else if (all)
         found = choose() ? work(command) : PM_LEAKS_BUSY;
-    else if (h->contended)
+    else if (h->contended || (job.beside && is_alive()))
         found = PM_LEAKS_BUSY;
     halt_end(h);
     uint64_t held = patience_now_ns() - began;
