@@ -464,38 +464,28 @@ static bool clear_tag(uint64_t granule, uint32_t index) {
            pm_extent_tag(&pm_extents[index]);
 }
 
-bool pm_extent_free_block(const void *p) {
-    uint64_t granule = pm_granule(p);
-    if (granule >= PM_GRANULES)
-        return false;
-    struct pm_shard *s = pm_shard_at(granule << PM_GRANULE_SHIFT);
-    pm_lock(&s->lock);
-    uint32_t index = block_at(granule);
-    bool cleared = index && clear_tag(granule, index);
-    if (cleared)
-        release_locked(s, index);
-    pm_unlock(&s->lock);
-    return cleared;
-}
-
 static void stand(struct pm_shard *s, uint32_t index) {
     pm_standing_put(s, index);
     pm_extent_decay(s);
 }
 
-bool pm_extent_stand_block(const void *p) {
+__attribute__((always_inline)) static inline bool end_block(const void *p, bool stands) {
     uint64_t granule = pm_granule(p);
     if (granule >= PM_GRANULES)
         return false;
     struct pm_shard *s = pm_shard_at(granule << PM_GRANULE_SHIFT);
     pm_lock(&s->lock);
     uint32_t index = block_at(granule);
-    bool stands = index && pm_standing_may(&pm_extents[index]) && clear_tag(granule, index);
-    if (stands)
-        stand(s, index);
+    bool may = index && (!stands || pm_standing_may(&pm_extents[index]));
+    bool cleared = may && clear_tag(granule, index);
+    if (cleared)
+        (stands ? stand : release_locked)(s, index);
     pm_unlock(&s->lock);
-    return stands;
+    return cleared;
 }
+
+bool pm_extent_free_block(const void *p) { return end_block(p, false); }
+bool pm_extent_stand_block(const void *p) { return end_block(p, true); }
 
 void pm_extent_stand(uint32_t index) {
     struct pm_shard *s = pm_shard_of_extent(index);
