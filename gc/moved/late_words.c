@@ -128,20 +128,20 @@ static void look_at_root(const void *at, uint64_t len, const char *name, void *u
 }
 
 // Without the holes, which would get space.
-static void look_at_extent(const struct pm_extent *e) {
-    struct pm_written known = {0};
+static void look_at_extent(const struct pm_extent *e, struct pm_written *known) {
     uint64_t at = pm_heap_offset(pm_extent_address(e)), end = at + pm_extent_bytes(e);
     unsigned kind = e->slab ? pm_vslabs[pm_extent_slab(e)].kind : e->kind;
     for (uint64_t len;
-         pm_kind_has_pointers(kind) && at < end && (len = pm_heap_next_data(&known, &at, end)) != 0;
+         pm_kind_has_pointers(kind) && at < end && (len = pm_heap_next_data(known, &at, end)) != 0;
          at += len)
         look_at_bytes(pm_heap_at(at), len);
 }
 
 static void look_at_shard(struct pm_shard *s) {
+    struct pm_written known = {0};
     pm_lock(&s->lock);
     for (uint32_t i = pm_index_first(s); (i = pm_extent_next_active_in(s, i)) != 0;)
-        look_at_extent(&pm_extents[i]);
+        look_at_extent(&pm_extents[i], &known);
     pm_unlock(&s->lock);
 }
 

@@ -13,17 +13,17 @@
 struct blocks {
     uint64_t first, size, count;
     const struct pm_vslab *slab; // NULL: it is a large block
+    struct pm_written *known;    // for large blocks
     struct pm_gather stored;
     uint64_t cleared;
 };
 
 // A page that was never written is not read: that would take space on tmpfs.
 static bool is_written(const struct blocks *b, uint64_t at) {
-    struct pm_written known = {0};
     uint64_t from = at;
     if (b->slab)
         return !(b->slab->holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1);
-    return pm_heap_next_data(&known, &from, at + sizeof(uint64_t)) && from == at;
+    return pm_heap_next_data(b->known, &from, at + sizeof(uint64_t)) && from == at;
 }
 
 static void clear_word(uint64_t at, void *arg) {
@@ -38,9 +38,10 @@ static void clear_word(uint64_t at, void *arg) {
     }
 }
 
-static uint64_t clear_extent(const struct pm_extent *e) {
+static uint64_t clear_extent(const struct pm_extent *e, struct pm_written *known) {
     const struct pm_vslab *v = e->slab ? &pm_vslabs[pm_extent_slab(e)] : NULL;
-    struct blocks b = {.first = e->page << PM_PAGE_SHIFT, .size = pm_extent_bytes(e), .count = 1};
+    struct blocks b = {
+        .first = e->page << PM_PAGE_SHIFT, .size = pm_extent_bytes(e), .count = 1, .known = known};
     if (!pm_kind_is_typed(v ? v->kind : e->kind))
         return 0;
     if (v) {
@@ -56,8 +57,9 @@ static uint64_t clear_extent(const struct pm_extent *e) {
 
 uint64_t pm_clear_typed(void) {
     uint64_t cleared = 0;
+    struct pm_written known = {0};
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        cleared += clear_extent(&pm_extents[i]);
+        cleared += clear_extent(&pm_extents[i], &known);
     if (cleared)
         pm_drain();
     return cleared;

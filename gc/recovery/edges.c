@@ -81,10 +81,9 @@ static bool holds_pointers(uint64_t block) {
     return !extent || pm_kind_has_pointers(pm_extents[extent].kind);
 }
 
-static void look_at_large(struct holder *h, const struct pm_block *b) {
-    struct pm_written known = {0};
+static void look_at_large(struct holder *h, const struct pm_block *b, struct pm_written *known) {
     uint64_t at = b->start, end = b->start + b->size, len;
-    for (; at < end && (len = pm_heap_next_data(&known, &at, end)) != 0; at += len) {
+    for (; at < end && (len = pm_heap_next_data(known, &at, end)) != 0; at += len) {
         h->at = at - b->start;
         look_at(h, pm_heap_at(at), len, pm_base + at);
     }
@@ -102,7 +101,7 @@ static void look_at_small(struct holder *h, const struct pm_block *b) {
     }
 }
 
-void pm_edges_of_block(uint64_t block, pm_edge_fn *fn, void *arg) {
+void pm_edges_of_block(uint64_t block, struct pm_written *known, pm_edge_fn *fn, void *arg) {
     struct holder h = begin(fn, arg);
     struct pm_block b;
     if (!holds_pointers(block) || !pm_block_around(block, false, &b))
@@ -110,7 +109,7 @@ void pm_edges_of_block(uint64_t block, pm_edge_fn *fn, void *arg) {
     if (pm_vslabs[block >> PM_SLAB_SHIFT].size_class)
         look_at_small(&h, &b);
     else
-        look_at_large(&h, &b);
+        look_at_large(&h, &b, known);
 }
 
 void pm_edges_of_bytes(const void *bytes, uint64_t len, uint64_t address, uint64_t from,

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "block_around.h"
+#include "media/backing/written.h"
 
 // `at`: the place of the word in the block or root.
 typedef void pm_edge_fn(const struct pm_block *to, uint64_t at, void *arg);
@@ -21,7 +22,7 @@ void pm_edges_of_bytes(const void *bytes, uint64_t len, uint64_t address, uint64
                        pm_edge_fn *fn, void *arg);
 // Of one word, of which nobody knows where it lies.
 void pm_edges_of_word(uint64_t word, pm_edge_fn *fn, void *arg);
-// Of the block that begins at this offset from pm_base.
-void pm_edges_of_block(uint64_t block, pm_edge_fn *fn, void *arg);
+// Of the block that begins at this offset from pm_base. `known` is all zero before the first one.
+void pm_edges_of_block(uint64_t block, struct pm_written *known, pm_edge_fn *fn, void *arg);
 
 #endif

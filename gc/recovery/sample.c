@@ -34,11 +34,11 @@ static void each_in_slab(uint32_t slab, pm_piece_fn *fn, void *arg) {
 }
 
 // The part of large blocks that lies in a stripe.
-static void each_in_large(uint64_t stripe, uint32_t number, pm_piece_fn *fn, void *arg) {
+static void each_in_large(uint64_t stripe, uint32_t number, struct pm_written *known,
+                          pm_piece_fn *fn, void *arg) {
     uint64_t from = stripe << PM_SLAB_SHIFT, to = from + PM_SLAB_SIZE;
     for (; number < pm_marks.larges; number++) {
         const struct pm_large *large = &pm_marks.large[number];
-        struct pm_written known = {0};
         uint64_t block = large->page << PM_PAGE_SHIFT,
                  size = (uint64_t)large->pages << PM_PAGE_SHIFT;
         if (block >= to)
@@ -46,18 +46,19 @@ static void each_in_large(uint64_t stripe, uint32_t number, pm_piece_fn *fn, voi
         uint64_t at = block > from ? block : from, end = block + size, len;
         end = end < to ? end : to;
         for (; large->marked && !large->pointer_free && at < end &&
-               (len = pm_heap_next_data(&known, &at, end)) != 0;
+               (len = pm_heap_next_data(known, &at, end)) != 0;
              at += len)
             fn(&(struct pm_piece){block, size, 0, at - block, at - block + len}, arg);
     }
 }
 
 bool pm_sample_each(uint64_t bytes, pm_piece_fn *fn, void *arg) {
+    struct pm_written known = {0};
     uint64_t step = pm_marks.stripes / (bytes >> PM_SLAB_SHIFT) + 1;
     for (uint64_t stripe = 0; stripe < pm_marks.stripes; stripe += step) {
         uint32_t kind = pm_marks.kind[stripe];
         if (kind >= PM_STRIPE_LARGE)
-            each_in_large(stripe, kind - PM_STRIPE_LARGE, fn, arg);
+            each_in_large(stripe, kind - PM_STRIPE_LARGE, &known, fn, arg);
         else if (kind)
             each_in_slab((uint32_t)stripe, fn, arg);
     }

@@ -141,8 +141,9 @@ bool pm_ways_find(const uint64_t *target, unsigned targets, uint32_t most_blocks
         return false;
     }
     add_pinned();
+    struct pm_written known = {0};
     for (uint32_t i = 0; i < count && !(i % 1024 == 0 && all_found(target, targets)); i++)
-        pm_edges_of_block(nodes[i].block, reach, &(struct holder){i, 0});
+        pm_edges_of_block(nodes[i].block, &known, reach, &(struct holder){i, 0});
     return true;
 }
 

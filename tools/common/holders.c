@@ -148,6 +148,7 @@ static void take_edge(const struct pm_block *to, uint64_t at, void *arg) {
 bool holders_read(struct holders *h, pm_progress *progress) {
     const uint64_t total = atomic_load_explicit(&pm_heap.length, memory_order_relaxed);
     uint64_t bytes = 0, next = 0;
+    struct pm_written known = {0};
     add_node(h, 0, 0, 0);
     for (uint32_t i = 1; i <= h->words && !h->full; i++)
         add_node(h, 0, 0, i);
@@ -160,7 +161,7 @@ bool holders_read(struct holders *h, pm_progress *progress) {
         for (; next < h->targets && h->target[next].word == i; next++)
             take_edge(&h->target[next].block, 0, h);
         if (i > h->words)
-            pm_edges_of_block(h->node[i].block, take_edge, h);
+            pm_edges_of_block(h->node[i].block, &known, take_edge, h);
         bytes += h->node[i].size;
         if (progress && i % 65536 == 0)
             progress("read", bytes, total);

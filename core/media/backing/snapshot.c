@@ -121,12 +121,11 @@ static void keep_page(uint64_t offset) {
     __atomic_fetch_or(&kept[page / 64], 1ull << page % 64, __ATOMIC_RELEASE);
 }
 
-void pm_snapshot_keep(unsigned shard, uint64_t first, uint64_t pages) {
+void pm_snapshot_keep(struct pm_written *known, unsigned shard, uint64_t first, uint64_t pages) {
     uint64_t base = pm_heap.shard[shard].offset, at = base + (first << PM_PAGE_SHIFT);
     uint64_t end = at + (pages << PM_PAGE_SHIFT), part;
-    struct pm_written known = {0};
     end = end < base + length[shard] ? end : base + length[shard];
-    for (; at < end && (part = pm_heap_next_in_file(&known, &at, end)) != 0; at += part)
+    for (; at < end && (part = pm_heap_next_in_file(known, &at, end)) != 0; at += part)
         for (uint64_t page = at & ~(PM_PAGE_SIZE - 1); page < at + part; page += PM_PAGE_SIZE)
             keep_page(page);
 }

@@ -34,7 +34,7 @@ void pm_snapshot_forked(void);
 
 // Called before pages of a shard's data file change: copies them. `first` counts from the file's
 // start. Pages that never were written need no copy. Pages that cannot be read are noted.
-void pm_snapshot_keep(unsigned shard, uint64_t first, uint64_t pages);
+void pm_snapshot_keep(struct pm_written *known, unsigned shard, uint64_t first, uint64_t pages);
 // Called before bytes are read that are no hole. A bad block, or a file that was cut, is a SIGBUS
 // in a mapping, and its handler is the program's. So the kernel is asked for each page before the
 // first look at it. False: it cannot be read. Before Linux 5.14 the kernel does not know.

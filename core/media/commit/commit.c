@@ -283,15 +283,17 @@ void pm_commit_cut(void) {
 
 static bool keep_entry(const struct pm_journal_io *io, const struct pm_journal_entry *e,
                        const char *from, void *arg) {
-    (void)io, (void)from, (void)arg;
+    (void)io, (void)from;
     if (e->member == PM_JOURNAL_DATA && e->kind != PM_JOURNAL_LENGTH)
-        pm_snapshot_keep(e->shard, e->first, e->pages);
+        pm_snapshot_keep(arg, e->shard, e->first, e->pages);
     return true;
 }
 
+// The files stay as they are until all is kept.
 static bool keep_snapshot(void) {
+    struct pm_written known = {0};
     return !pm_snapshot ||
-           pm_journal_each_last_of(&commit.journal, &commit.written, keep_entry, NULL);
+           pm_journal_each_last_of(&commit.journal, &commit.written, keep_entry, &known);
 }
 
 static bool apply(void) {
