@@ -9,8 +9,10 @@
 // Uses what the loader found out at start. Asking the processor again costs microseconds in a
 // virtual machine.
 #define HAS_CRC_INSTRUCTION CPU_FEATURE_ACTIVE(SSE4_2)
+#define HAS_PRODUCT (HAS_CRC_INSTRUCTION && CPU_FEATURE_ACTIVE(PCLMULQDQ))
 #else
 #define HAS_CRC_INSTRUCTION 0
+#define HAS_PRODUCT 0
 #endif
 
 // Four bits in each step: a table of 64 bytes instead of one kilobyte in every process.
@@ -28,14 +30,19 @@ static uint32_t by_table(uint32_t crc, const uint8_t *p, size_t len) {
     return crc;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const uint8_t *p,
-                                                                 size_t len) {
-    uint64_t wide = crc, word;
+#define WITH_SSE __attribute__((target("sse4.2")))
+
+static inline uint64_t word_at(const uint8_t *p) {
+    uint64_t word;
+    memcpy(&word, p, sizeof word);
+    return word;
+}
+
+WITH_SSE static uint32_t by_instruction(uint32_t crc, const uint8_t *p, size_t len) {
+    uint64_t wide = crc;
     uint32_t half;
-    for (; len >= sizeof word; p += sizeof word, len -= sizeof word) {
-        memcpy(&word, p, sizeof word);
-        wide = __builtin_ia32_crc32di(wide, word);
-    }
+    for (; len >= sizeof wide; p += sizeof wide, len -= sizeof wide)
+        wide = __builtin_ia32_crc32di(wide, word_at(p));
     crc = (uint32_t)wide;
     if (len >= sizeof half) {
         memcpy(&half, p, sizeof half);
@@ -48,7 +55,37 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, c
     return crc;
 }
 
+// An instruction waits for the result of the one before it, and the processor could do three in
+// that time. So three parts run side by side. What comes behind a part multiplies its sum by x to
+// the power of the bits there, modulo the polynomial. The factors are that power less 33, reflected:
+// the last instruction multiplies by 32 more, and a product of reflected words has one bit less.
+#define PART ((size_t)1360) // three are a page, but for 16 bytes
+#define BEHIND_ONE 0x3f70cc6fu
+#define BEHIND_TWO 0x5aa1f3cfu
+
+__attribute__((target("sse4.2,pclmul"))) static inline uint64_t times(uint64_t sum, uint32_t by) {
+    typedef long long pair __attribute__((vector_size(16)));
+    return (uint64_t)__builtin_ia32_pclmulqdq128((pair){(long long)sum, 0}, (pair){by, 0}, 0)[0];
+}
+
+__attribute__((target("sse4.2,pclmul"))) static uint32_t by_parts(uint32_t crc, const uint8_t *p,
+                                                                  size_t len) {
+    for (; len >= 3 * PART; p += 3 * PART, len -= 3 * PART) {
+        uint64_t a = crc, b = 0, c = 0;
+        for (const uint8_t *at = p; at != p + PART; at += sizeof a) {
+            a = __builtin_ia32_crc32di(a, word_at(at));
+            b = __builtin_ia32_crc32di(b, word_at(at + PART));
+            c = __builtin_ia32_crc32di(c, word_at(at + 2 * PART));
+        }
+        uint64_t before = times(a, BEHIND_TWO) ^ times(b, BEHIND_ONE);
+        crc = (uint32_t)(__builtin_ia32_crc32di(0, before) ^ c);
+    }
+    return by_instruction(crc, p, len);
+}
+
 uint32_t pm_crc32c(uint32_t crc, const void *data, size_t len) {
+    if (HAS_PRODUCT && len >= 3 * PART)
+        return ~by_parts(~crc, data, len);
     return ~(HAS_CRC_INSTRUCTION ? by_instruction(~crc, data, len) : by_table(~crc, data, len));
 }
 

@@ -44,6 +44,16 @@ static void test_bitwise_and_in_parts(void) {
     }
 }
 
+// Long ranges go in parts beside each other.
+static void test_long_ranges(void) {
+    static uint8_t data[3 * 4096 + 8];
+    for (unsigned i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 167 + (i >> 3));
+    for (size_t from = 0; from < 8; from++)
+        for (size_t len = 4000; len <= sizeof data - from; len += len < 4160 ? 1 : 1021)
+            CHECK_EQ(pm_crc32c(77, data + from, len), pm_crc32c_by_table(77, data + from, len));
+}
+
 static void test_every_flipped_bit_shows(void) {
     uint8_t data[64] = {1, 2, 3};
     uint32_t good = pm_crc32c(0, data, sizeof data);
@@ -74,6 +84,7 @@ static void test_words_that_check_themselves(void) {
 int main(void) {
     RUN(vectors);
     RUN(bitwise_and_in_parts);
+    RUN(long_ranges);
     RUN(every_flipped_bit_shows);
     RUN(words_that_check_themselves);
     return CHECK_DONE();
