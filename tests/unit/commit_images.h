@@ -152,7 +152,8 @@ static bool i_sync(unsigned file) {
     late = 0;
     return true;
 }
-static const struct pm_journal_io image_io = {i_write, i_read, i_zero, i_set_length, i_sync, NULL};
+static const struct pm_journal_io image_io = {
+    .write = i_write, .read = i_read, .zero = i_zero, .set_length = i_set_length, .sync = i_sync};
 
 // The superblock's words on the journal are the journal's own.
 static bool is_state_page(const unsigned char *page, const unsigned char *wanted) {

@@ -114,7 +114,8 @@ static void p_flush(unsigned file, uint64_t at) {
     f->versions[at / PM_PAGE_SIZE] = 1;
 }
 
-static const struct pm_journal_io p_io = {p_write, p_read, p_zero, p_set_length, p_sync, NULL};
+static const struct pm_journal_io p_io = {
+    .write = p_write, .read = p_read, .zero = p_zero, .set_length = p_set_length, .sync = p_sync};
 
 // A world whose parts have a page each, the superblock has two, and the journal none.
 static void p_begin(void) {

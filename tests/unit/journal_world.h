@@ -206,7 +206,8 @@ static bool w_sync(unsigned file) {
     return true;
 }
 
-static const struct pm_journal_io w_io = {w_write, w_read, w_zero, w_set_length, w_sync, NULL};
+static const struct pm_journal_io w_io = {
+    .write = w_write, .read = w_read, .zero = w_zero, .set_length = w_set_length, .sync = w_sync};
 
 // Worlds that nobody uses. Images come and go by the ten thousand, each of some MiB, and
 // AddressSanitizer's free() gives so much memory back to the system.

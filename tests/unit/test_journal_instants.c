@@ -20,13 +20,16 @@
 
 static unsigned char file[GROUPS * (1 + 2) * PM_PAGE_SIZE], super[SUPER_BYTES];
 static size_t size;
-static bool synced; // the superblock
+static bool synced;     // the superblock
+static bool in_memory;  // the journal
+static unsigned writes; // to the journal
 
 static bool write_file(unsigned of, const void *from, size_t len, uint64_t at) {
     bool own = of == PM_JOURNAL_SELF;
     CHECK(at + len <= (own ? sizeof file : sizeof super));
     memcpy((own ? file : super) + at, from, len);
     size = own && at + len > size ? at + len : size;
+    writes += own;
     return true;
 }
 
@@ -56,11 +59,17 @@ static bool sync_file(unsigned of) {
     return true;
 }
 
+static bool is_in_memory(unsigned of) {
+    CHECK_EQ(of, PM_JOURNAL_SELF);
+    return in_memory;
+}
+
 static const struct pm_journal_io io = {.read = read_file,
                                         .write = write_file,
                                         .zero = zero_file,
                                         .set_length = set_length,
-                                        .sync = sync_file};
+                                        .sync = sync_file,
+                                        .in_memory = is_in_memory};
 static const uint8_t uuid[16] = "journal of test";
 static const struct pm_instants given = {
     .between = 71,
@@ -168,6 +177,20 @@ static void recover(bool counted) {
     CHECK(pm_journal_recover(&io, buffer, &f) && synced && size == 0);
 }
 
+// What a killed process left on a medium may not be durable. In memory there is nothing to write.
+static void test_written_once_more_on_a_medium(void) {
+    for (int memory = 0; memory < 2; memory++) {
+        in_memory = memory;
+        begin(true);
+        commit(1, 1);
+        struct pm_journal_found f = found();
+        writes = 0;
+        CHECK(pm_journal_recover(&io, buffer, &f));
+        CHECK_EQ(writes, memory ? 0 : 1);
+    }
+    in_memory = false;
+}
+
 static void test_on_record_when_the_journal_is_gone(void) {
     struct pm_state *state = &((struct pm_super_file *)(void *)super)->state;
     struct pm_instants of;
@@ -193,6 +216,7 @@ int main(void) {
     RUN(entries_beside_them);
     RUN(pauses_of_an_older_build);
     RUN(those_of_the_last_commit);
+    RUN(written_once_more_on_a_medium);
     RUN(on_record_when_the_journal_is_gone);
     free(buffer);
     free(journal.first);

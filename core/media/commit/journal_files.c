@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -263,8 +264,19 @@ static bool sync_file(unsigned file) {
     return changed(file, status == 0);
 }
 
-const struct pm_journal_io pm_journal_files = {write_at,   read_at,   zero_at,
-                                               set_length, sync_file, write_anew_at};
+static bool is_in_memory(unsigned file) {
+    int fd = fd_of(file);
+    uint64_t type = fd < 0 || pm_journal_part(file) ? 0 : pm_os_fs_type(fd);
+    return type == TMPFS_MAGIC || type == RAMFS_MAGIC;
+}
+
+const struct pm_journal_io pm_journal_files = {.write = write_at,
+                                               .read = read_at,
+                                               .zero = zero_at,
+                                               .set_length = set_length,
+                                               .sync = sync_file,
+                                               .write_anew = write_anew_at,
+                                               .in_memory = is_in_memory};
 
 // ---- space --------------------------------------------------------------------------------------
 

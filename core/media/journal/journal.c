@@ -371,6 +371,8 @@ bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits) {
 static bool make_durable(const struct pm_journal_io *io, void *buffer,
                          const struct pm_journal_found *found) {
     struct pm_journal_reading r = pm_journal_read_from(io, buffer, found);
+    if (io->in_memory && io->in_memory(PM_JOURNAL_SELF))
+        return true;
     for (uint64_t n = 0, at = r.at; n < found->groups; n++, at = r.at) {
         if (!pm_journal_read_next(&r)) {
             errno = r.error ? r.error : EIO; // it was whole when it was found

@@ -42,6 +42,8 @@ struct pm_journal_io {
     // A write of whole pages after a sync has failed, or may have: the kernel's own copies of them
     // may not be what it writes. NULL: as any other.
     bool (*write_anew)(unsigned file, const void *from, size_t len, uint64_t at);
+    // Whether the file lies in memory, where a write is all that can be done. NULL: it does not.
+    bool (*in_memory)(unsigned file);
 };
 
 static inline bool pm_journal_anew(const struct pm_journal_io *io, unsigned file, const void *from,
