@@ -104,7 +104,8 @@ FLUSHES := $(BUILD)/bench/flushes
 CONTENTION := $(BUILD)/bench/contention $(BUILD)/bench/contention-plain
 # libpmemobj for the benchmark programs, where it is installed (scripts/bootstrap --bench).
 PMEMOBJ := $(if $(MUSL_KERNEL),,$(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes))
-ADAPTERS := $(if $(PMEMOBJ),$(BUILD)/bench/adapters/pmemobj.so)
+ADAPTERS := $(BUILD)/bench/adapters/pinned.so \
+	$(if $(PMEMOBJ),$(BUILD)/bench/adapters/pmemobj.so)
 
 
 ARCHIVE := $(if $(CORE_OBJS),$(BUILD)/libpmalloc_core.a)
@@ -120,13 +121,14 @@ MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
 FORMATTED := $(wildcard core/*/*.[ch] core/*/*/*.[ch] threads/*.[ch] gc/*/*.[ch] preload/*.h \
 	preload/*/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c \
-	tests/bench/durable/*.c tests/bench/servers/*.c docs/examples/*.c docs/examples/*.cc)
+	tests/bench/durable/*.c tests/bench/servers/*.c tests/bench/study/*.c docs/examples/*.c \
+	docs/examples/*.cc)
 
 .PHONY: all help check test test-fast compiles unit unit-fast sanitize integration demo bench \
 	install uninstall clean installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style check-abi tests-built \
-	tool-packages soak faults vm distro print-inner-calls integration-built FORCE
+	tool-packages soak faults vm distro study study-built print-inner-calls integration-built FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -247,10 +249,12 @@ $(APPS) $(BENCHES): $(BUILD)/%: tests/%.c $(BUILD)/.flags
 # The two loops of which one is subtracted from the other: gcc unrolls short ones from 13 on.
 $(BUILD)/bench/pair: private APP_CFLAGS += -fno-unroll-loops
 
+# What an adapter needs besides; that of our own blocks needs nothing.
+of_package = $(if $(filter pinned,$*),,$(shell $(PKG_CONFIG) --$(1) lib$*))
 $(BUILD)/bench/adapters/%.so: tests/bench/adapters/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
-	$(CC) $(APP_CFLAGS) $(shell $(PKG_CONFIG) --cflags lib$*) -fPIC -shared $(LDFLAGS) $(DEPS) \
-		-o $@ $< $(shell $(PKG_CONFIG) --libs lib$*)
+	$(CC) $(APP_CFLAGS) $(call of_package,cflags) -fPIC -shared $(LDFLAGS) $(DEPS) \
+		-o $@ $< $(call of_package,libs)
 
 # These tests pretend to have a kernel and file systems that this machine lacks.
 DAX_UNITS = unit/test_sync unit/test_units
@@ -285,6 +289,7 @@ $(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
 
 include scripts/crash.mk
 include scripts/fuzz.mk
+include scripts/study.mk
 
 # --- tests -------------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ class Program:
     rate: str = ""  # the throughput it prints; absent: its time counts
     unit: float = 1.0  # operations a second for 1 of that
     check: str = ""  # arguments of one more, untimed run that prints more of the result
+    named: bool = False  # it runs only if it is named itself, not with its group
 
     def words(self, threads, scale, inputs):
         count = max(1, round(self.count * scale))
@@ -83,13 +84,13 @@ def of_live(result):
     return (result.peak - int(own[1])) / int(live[1]) if live and own and result.peak else None
 
 
-def micro(label, binary, arguments, count, threads=EACH):
+def micro(label, binary, arguments, count, threads=EACH, **rest):
     arguments += " -t {threads}" if threads != ONE else ""
-    return Program(label, "micro", binary, arguments, count, threads, blank=LINE)
+    return Program(label, "micro", binary, arguments, count, threads, blank=LINE, **rest)
 
 
-def app(label, arguments, count=0, binary=None):
-    return Program(label, "apps", binary or label, arguments, count)
+def app(label, arguments, count=0, binary=None, **rest):
+    return Program(label, "apps", binary or label, arguments, count, **rest)
 
 
 def mimalloc(label, binary, arguments="", **rest):
@@ -108,6 +109,18 @@ MICRO = [
     ),
     micro("prodcon", "prodcon", "-n {n}", 12_000_000, PAIRS),
     micro("shbench", "shbench", "-i {n}", 300_000),
+    *(
+        micro(
+            f"prodcon-local-{local}",
+            "prodcon",
+            f"-l {local} -n {{n}}",
+            12_000_000,
+            PAIRS,
+            named=True,
+        )
+        for local in (25, 50, 75, 100)
+    ),
+    micro("larson-one", "larson", "one -n {n}", 24_000_000, named=True),
     micro("larson-small", "larson", "small -n {n}", 24_000_000),
     micro("larson-medium", "larson", "medium -n {n}", 16_000_000),
     micro("larson-large", "larson", "large -n {n}", 200_000),
@@ -122,6 +135,10 @@ MICRO = [
     micro("set-skip-add", "sets", "skip -a 100 -k 4096 -n {n}", 2_000_000),
     micro("set-hash-add", "sets", "hash -a 100 -k 4096 -n {n}", 2_000_000),
     micro("fptree", "fptree", "-n {n}", 1_500_000),
+    micro("fptree-filled", "fptree", "-w {n} -n {n}", 1_500_000, named=True),
+    micro("fptree-insert", "fptree", "-w {n} -n {n} -i 100", 1_500_000, named=True),
+    micro("fptree-delete", "fptree", "-w {n} -n {n} -i 0", 1_500_000, named=True),
+    micro("fptree-mix", "fptree", "-w {n} -n {n} -f 50", 1_500_000, named=True),
     micro("vacation", "vacation", "-n {n}", 500_000),
     micro("nqueens", "nqueens", "-n {n}", 1_500_000),
     micro("ackermann", "ackermann", "-n {n}", 2_000_000),
@@ -130,12 +147,22 @@ MICRO = [
     micro("fragbench-w2", "fragbench", "w2 -l {n}", 56 << 20, ONE),
     micro("fragbench-w3", "fragbench", "w3 -l {n}", 56 << 20, ONE),
     micro("fragbench-w4", "fragbench", "w4 -l {n}", 80 << 20, ONE),
+    *(
+        micro(
+            f"fragbench-long-w{w}", "fragbench", f"w{w} -a 10 -l {{n}}", 40 << 20, ONE, named=True
+        )
+        for w in (1, 2, 3, 4)
+    ),
     micro("fragstress", "fragstress", "-l {n}", 256 << 20, ONE),
 ]
 
+COMPOSITE = "17545186520507317056371138836327483792789528"
+
 APPS = [
     app("cfrac", "10700879846603300000012520029420525861"),
+    app("cfrac-long", COMPOSITE, binary="cfrac", named=True),
     app("barnes", "-n 20000 -s 2"),
+    app("barnes-400000", "-n 400000 -s 2", binary="barnes", named=True),
     app("list", "run {n} 1", 40_000),
     app("skiplist", "run {n} 1", 80_000),
     app("hashset", "run {n} 1", 80_000),
@@ -143,7 +170,6 @@ APPS = [
     app("processes", f"{benchlib.ROOT}/tests/bench/processes.sh {{n}}", 1000, binary="/bin/sh"),
 ]
 
-COMPOSITE = "17545186520507317056371138836327483792789528"
 LARSON = "1 8 1000 5000 100 4141 {threads}"
 LARSON_RATE = r"^Throughput = *(\d+)"
 RPTEST_RATE = r"(\d+) memory ops/CPU second"
@@ -264,7 +290,7 @@ def choose(places, wanted):
     """
     chosen, left_out = [], []
     for name in wanted.split(","):
-        found = [p for p in PROGRAMS if name in (p.label, p.group)]
+        found = [p for p in PROGRAMS if name in (p.label, "" if p.named else p.group)]
         if not found:
             known = " ".join([*GROUPS, *(p.label for p in PROGRAMS)])
             raise benchlib.Failure(f"{name!r} is no program or group known here: {known}")

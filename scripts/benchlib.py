@@ -31,7 +31,10 @@ from bench_run import Failure, Result, field, file_blocks, interleaved, run, sta
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # An adapter is a shared object that only the programs of tests/bench can use.
-Variant = collections.namedtuple("Variant", "name preload settings adapter", defaults=({}, None))
+# heap: it has one of ours. watch: a library that flushes in its place (tests/bench/study/watch.c).
+Variant = collections.namedtuple(
+    "Variant", "name preload settings adapter heap watch", defaults=({}, None, False, None)
+)
 # The settings of PMAlloc and of the allocators that it is compared with.
 FOREIGN_SETTINGS = ("PMALLOC_", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "BENCH_")
 
@@ -47,6 +50,12 @@ DEBIAN = {
     "tcmalloc": "libtcmalloc_minimal.so.?",
 }
 PMEMOBJ = "pmemobj"
+PINNED = "pinned"  # ours, with blocks that are durable on return; an adapter
+# Ours with other settings.
+SETTINGS = {"one-node": {"PMALLOC_NUMA": "off"}, "no-morph": {"PMALLOC_MORPH": "0"}}
+# Ours with other constants (scripts/study.mk). True: the constant is of pinned blocks.
+STUDIES = {f"stripes-{n}": True for n in (1, 2, 4, 8)} | {"log-in-order": False, "log-grows": False}
+KNOWN = (LIBC, *PERSISTENT, PINNED, *SETTINGS, *STUDIES, *DEBIAN, PMEMOBJ)
 
 
 # ---- The build and the machine.
@@ -106,7 +115,7 @@ def version(variant):
     if variant.name == LIBC:
         return " ".join(platform.libc_ver())
     path = os.path.realpath(variant.adapter or variant.preload)
-    if variant.name in PERSISTENT:
+    if variant.heap or variant.name in PERSISTENT:
         commit = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty")
         return f"commit {commit}" if commit else path
     if variant.name == PMEMOBJ:
@@ -150,7 +159,7 @@ def named_path(text):
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    if name in (LIBC, *PERSISTENT, PMEMOBJ, *DEBIAN):
+    if name in KNOWN:
         raise argparse.ArgumentTypeError(f"the name {name!r} is taken")
     if not os.path.isfile(path):
         raise argparse.ArgumentTypeError(f"there is no file {path}")
@@ -181,7 +190,8 @@ def size(text):
 
 
 def add_variant_options(parser, adapters=False, default=f"{OURS}, {LIBC}, and Debian's"):
-    known = [*PERSISTENT, LIBC, *DEBIAN] + ([PMEMOBJ] if adapters else [])
+    only = (PMEMOBJ, PINNED, *(name for name, pinned in STUDIES.items() if pinned))
+    known = [name for name in KNOWN if adapters or name not in only]
     parser.add_argument(
         "--allocators",
         metavar="A,B,...",
@@ -203,6 +213,12 @@ def add_variant_options(parser, adapters=False, default=f"{OURS}, {LIBC}, and De
             default=[],
             metavar="NAME=PATH",
             help="also compare with this adapter, for programs of tests/bench (README there)",
+        )
+        parser.add_argument(
+            "--flush-ns",
+            type=positive,
+            metavar="N",
+            help="each flush of a line takes N ns more, as on slower media (make study-built)",
         )
     parser.add_argument(
         "--set",
@@ -227,19 +243,48 @@ def variant(name, settings=()):
         return Variant(LIBC, None)
     if name in PERSISTENT:
         backing = {"PMALLOC_BACKING": "volatile"} if name == VOLATILE else {}
-        return Variant(name, str(built("libpmalloc_preload.so")), {**backing, **dict(settings)})
+        preload = str(built("libpmalloc_preload.so"))
+        return Variant(name, preload, {**backing, **dict(settings)}, heap=name != VOLATILE)
+    if name in SETTINGS:
+        return variant(OURS, {**dict(settings), **SETTINGS[name]}.items())._replace(name=name)
+    if name == PINNED or name in STUDIES:
+        return study(name, settings)
     if name == PMEMOBJ:
         adapter = build_dir() / "bench/adapters/pmemobj.so"
         if not adapter.exists():
             raise Failure(f"{adapter} is missing: run scripts/bootstrap --bench, then make")
         return Variant(name, None, {"PMEM_IS_PMEM_FORCE": "1"}, str(adapter))
     if name not in DEBIAN:
-        known = " ".join([*PERSISTENT, LIBC, *DEBIAN, PMEMOBJ])
+        known = " ".join(KNOWN)
         raise Failure(f"{name!r} is no allocator known here: {known}; for others: --lib NAME=PATH")
     library = debian_library(name)
     if not library:
         raise Failure(f"there is no /usr/lib/*/{DEBIAN[name]}: run scripts/bootstrap --bench")
     return Variant(name, library)
+
+
+def study(name, settings=()):
+    """Ours with pinned blocks, or with other constants."""
+    ours = variant(OURS, settings)._replace(name=name)
+    if name in STUDIES:
+        library = build_dir() / "study" / name / "study/libpmalloc_study.so"
+        if not library.exists():
+            raise Failure(f"{library} is missing: run make study")
+        ours = ours._replace(preload=str(library))
+    pinned = name == PINNED or STUDIES[name]
+    return ours._replace(adapter=str(built("bench/adapters/pinned.so"))) if pinned else ours
+
+
+def watched(variant, settings):
+    """The same, with its flushes seen or delayed, if it makes any by libpmem's functions."""
+    if not (variant.heap or variant.adapter):
+        return variant
+    watch, library = (build_dir() / "study" / name for name in ("watch.so", "libpmalloc_study.so"))
+    if not (watch.exists() and library.exists()):
+        raise Failure(f"{watch} is missing: run make study-built, or make study")
+    if variant.heap and variant.name not in STUDIES:
+        variant = variant._replace(preload=str(library))
+    return variant._replace(watch=str(watch), settings={**variant.settings, **settings})
 
 
 def variants(options):
@@ -254,6 +299,8 @@ def variants(options):
     names = [v.name for v in chosen]
     if len(set(names)) < len(names):
         raise Failure("two allocators have the same name")
+    if getattr(options, "flush_ns", None):
+        chosen = [watched(v, {"BENCH_FLUSH_NS": str(options.flush_ns)}) for v in chosen]
     return chosen
 
 
@@ -267,14 +314,15 @@ def environment(variant, folder=None):
         for name, value in os.environ.items()
         if name != "LD_PRELOAD" and not name.startswith(FOREIGN_SETTINGS)
     }
-    if variant.preload:
-        env["LD_PRELOAD"] = variant.preload
+    preload = [library for library in (variant.watch, variant.preload) if library]
+    if preload:
+        env["LD_PRELOAD"] = ":".join(preload)
     if variant.adapter:
         env["BENCH_ALLOCATOR"] = variant.adapter
-    if folder and variant.name in (OURS, DISK):
+    if folder and (variant.heap or variant.name in (OURS, DISK)):
         env["PMALLOC_HEAP"] = os.path.join(folder, "heap")
         env["PMALLOC_ROOTLESS"] = "quiet"
-    if folder and variant.adapter:
+    if folder and variant.adapter and not variant.heap:
         env["BENCH_POOL"] = os.path.join(folder, "pool")
     env.update(variant.settings)
     return env

@@ -28,6 +28,7 @@ class Figure:
     how: str = ""  # of paper_runs.HOW
     view: str = "time"  # of a run of scripts/bench: time, memory, or live (memory over live bytes)
     lacks: str = ""  # what the paper's has and the runs have not
+    needs: str = ""  # a machine with this, for the paper's figure
     missing: str = ""  # why there are no runs yet
     never: str = ""  # why there cannot be any
 
@@ -44,14 +45,14 @@ LARGE = ("larson-large", "dbmstest")
 APPLICATIONS = ("vacation", "ackermann", "nqueens", "cfrac-barnes", "kruskal")
 FRAGBENCH = tuple(f"fragbench-w{number}" for number in (1, 2, 3, 4))
 
-ONE_NODE = "The times of two real nodes: lines of another node's memory are counted instead."
-NO_BREAKDOWN = "Shares of time: flushes are counted instead, each with its bound."
+TWO_NODES = "Two nodes. Lines of another node's memory are counted anywhere."
+ONE_SIDE = "The same on one node, beside it: two runs with --pin, on a machine with two."
+STRIPES_ARE_ONE = "Stripes of caches and of bitmaps apart: here one constant is both."
 LARGE_FOUND = "40 times PMDK, 18 nvm_malloc, 55 PAllocator, 57 Makalu, at most (8.2)"
 WEAK_FOUND = "70 times Makalu and 6 times Ralloc, at most (8.2)"
 EADR_SMALL = "240% better on average; PAllocator takes 27% less time in Threadtest (8.9)"
 BREAKDOWN = "51% to 87% of the time is flushing where nothing is done about it (8.2)"
-STRIPES = "Six stripes are a constant of the build (PM_PINNED_STRIPES)."
-NO_LATENCY = "Media of higher latency: no latency is injected."
+NO_LATENCY = "Loads from slower media: flushes alone are made to take longer."
 DRAWING = "It shows a structure or a code path, and no measurement."
 
 PMALLOC = (
@@ -59,22 +60,19 @@ PMALLOC = (
         "pmalloc:1",
         "shares of time and of flushes that allocators take of FPTree",
         "up to 74.8% of the time, 57% of the flushes (3.1)",
-        ("fptree", "flush-small"),
-        lacks=NO_BREAKDOWN,
+        ("fptree", "flushes-fptree", "shares-fptree"),
     ),
     Figure(
         "pmalloc:2",
         "flushes of a line that was flushed at most three lines before",
         "99.7% PMDK, 94.4% nvm_malloc, 98.8% PAllocator, at most; 55%, 47%, 54% in FPTree (3.2)",
-        ("reflush", "flush-small"),
-        lacks="The other allocators' flushes.",
+        ("reflush", "flushes-small", "flushes-fptree"),
     ),
     Figure(
         "pmalloc:3",
         "addresses of the first 1,000 metadata flushes of DBMStest",
         "small random writes over the whole heap (3.3)",
-        ("flush-large",),
-        lacks="The addresses: how many lines are flushed is counted.",
+        ("flushes-large", "flush-large"),
     ),
     Figure("pmalloc:4", "the same of nvm_malloc by two searches", never="About nvm_malloc alone."),
     Figure(
@@ -88,8 +86,8 @@ PMALLOC = (
         "pmalloc:6",
         "slowdown of other allocators on two nodes",
         "1.29 to 4.6 times slower (3.5)",
-        ("nodes", "nodes-prodcon"),
-        lacks=ONE_NODE,
+        ("nodes-small", "nodes", "nodes-prodcon"),
+        lacks=ONE_SIDE,
     ),
     Figure(
         "pmalloc:16",
@@ -101,8 +99,8 @@ PMALLOC = (
         "pmalloc:17",
         "where the time of small blocks goes, optimisations apart",
         BREAKDOWN,
-        ("flush-small", "reflush"),
-        lacks=NO_BREAKDOWN,
+        ("shares-small", "flush-small", "reflush"),
+        lacks=STRIPES_ARE_ONE,
     ),
     Figure(
         "pmalloc:18", "small blocks, allocators with a collector, over threads", WEAK_FOUND, SMALL
@@ -111,7 +109,7 @@ PMALLOC = (
         "pmalloc:19",
         "misses of the first cache in those programs",
         "fewest of the three (8.2)",
-        missing="No script reads the processor's counters.",
+        runs=("misses",),
     ),
     Figure(
         "pmalloc:20",
@@ -124,8 +122,8 @@ PMALLOC = (
         "pmalloc:22",
         "where the time of large blocks goes",
         "the log takes 28% and 45% off the flushing; all of it up to 49% of the time (8.2)",
-        ("flush-large",),
-        lacks=NO_BREAKDOWN,
+        ("shares-large", "log-cost", "flush-large"),
+        lacks="A heap without a log, as the first step.",
     ),
     Figure("pmalloc:23", "memory, small blocks", "like the others (8.2)", SMALL, view="memory"),
     Figure("pmalloc:24", "memory, large blocks", "like the others (8.2)", LARGE, view="memory"),
@@ -147,23 +145,21 @@ PMALLOC = (
         "pmalloc:27",
         "Fragbench: memory, slabs by use, time, with and without morphing",
         "up to 41.9% less memory for 4.5% of the time (8.3)",
-        ("morph", *FRAGBENCH),
+        ("frag-course", "morph", *FRAGBENCH),
         view="live",
-        lacks="Slabs by how much of them is in use.",
     ),
     Figure(
         "pmalloc:28",
         "slabs that morph, and those that have ended it",
         "W1 37.2%, W2 14.4%, W3 43.6%, W4 22.2% morph; in the end 95.7% to 98.3% have ended (8.3)",
-        ("morph",),
-        lacks="The course over time, and twice as long an after phase.",
+        ("frag-course", "morph"),
     ),
     Figure(
         "pmalloc:29",
         "16 to 80 threads on two nodes, strong consistency",
         "2.9 times of itself without nodes, 7.3 times others, at most (8.4)",
-        ("nodes", "nodes-prodcon"),
-        lacks=ONE_NODE,
+        ("nodes-small", "nodes", "nodes-prodcon"),
+        needs=TWO_NODES,
     ),
     Figure(
         "pmalloc:30",
@@ -176,21 +172,22 @@ PMALLOC = (
         "pmalloc:31",
         "16 to 80 threads on two nodes, collectors",
         "1.45 times of itself without nodes, 36 times others, at most (8.4)",
-        ("nodes", "nodes-prodcon"),
-        lacks=ONE_NODE,
+        ("nodes-small", "nodes", "nodes-prodcon"),
+        needs=TWO_NODES,
     ),
     Figure(
         "pmalloc:32",
         "FPTree over threads",
         "2.5 times PMDK, 2.7 nvm_malloc, 3.1 PAllocator; collectors 1.6; at most (8.5)",
-        ("fptree",),
-        lacks="Two nodes; 400,000 pairs at the start, not 50 million.",
+        ("fptree-filled",),
+        needs=TWO_NODES,
     ),
     Figure(
         "pmalloc:33",
         "where the time of FPTree goes",
         "all of it takes 43% off, nodes alone 26.4% (8.5)",
-        missing="FPTree's time is not split.",
+        runs=("shares-fptree",),
+        lacks=STRIPES_ARE_ONE,
     ),
     Figure(
         "pmalloc:34",
@@ -198,7 +195,6 @@ PMALLOC = (
         "PMDK: Vacation 1.7, Ackermann 7.7, N-Queens 8.3, Kruskal 7.6 times; Cfrac 53% less time, "
         "Barnes the same (8.6)",
         APPLICATIONS,
-        lacks="Cfrac with a shorter number, Barnes with 20,000 particles.",
     ),
     Figure(
         "pmalloc:35",
@@ -206,29 +202,28 @@ PMALLOC = (
         "Makalu: Vacation 2.9, Ackermann 39, N-Queens 278, Kruskal 3.2 times; Ralloc: 1.2, the "
         "same, 1.26, the same (8.6)",
         APPLICATIONS,
-        lacks="Cfrac with a shorter number, Barnes with 20,000 particles.",
     ),
     Figure(
         "pmalloc:36",
         "four parameters: stripes, morphing, length of the deallocation log, remote frees",
         "six stripes; 20%; 400 KB or more; nodes gain 1.06 to 1.54 times (8.7)",
-        ("morph-percent",),
-        lacks="Three of the four: stripes and logs are constants, prod-con frees all blocks "
-        "remotely.",
+        ("stripes", "morph-percent", "nodes-remote"),
+        lacks="Deallocation logs, which do not exist here (table 4).",
+        needs=TWO_NODES,
     ),
     Figure(
         "pmalloc:37",
         "length of the log over time",
         "98 fast and 98 slow collections of the log in Larson-large, 38 and 7 in DBMStest (8.8)",
-        missing="No script follows the log's length.",
+        runs=("log-course",),
     ),
     Figure(
         "pmalloc:38",
         "cost of collecting the log",
         "3% in Larson-large, 8% in DBMStest (8.8)",
-        missing="The log's compaction cannot be switched off.",
+        runs=("log-cost",),
     ),
-    Figure("pmalloc:39", "stripes on eADR", "no difference (8.9)", missing=STRIPES),
+    Figure("pmalloc:39", "stripes on eADR", "no difference (8.9)", ("stripes",), how="cache"),
     Figure("pmalloc:40", "small blocks on eADR", EADR_SMALL, SMALL, how="cache"),
     Figure("pmalloc:41", "large blocks on eADR", "11 times on average (8.9)", LARGE, how="cache"),
     Figure("pmalloc:t1", "workloads of Fragbench", never="Settings: those of tests/bench."),
@@ -260,16 +255,14 @@ NVALLOC = (
         "nvalloc:1",
         "reflushes of other allocators, and peak memory of Fragbench",
         "99.7%, 94.4%, 98.8%; up to 2.8 GB for 1 GB (3)",
-        ("reflush", *FRAGBENCH),
+        ("flushes-small", *FRAGBENCH),
         view="live",
-        lacks="The other allocators' flushes.",
     ),
     Figure(
         "nvalloc:2",
         "addresses of metadata flushes of large blocks",
         "small random writes over the whole heap (3)",
-        ("flush-large",),
-        lacks="The addresses: how many lines are flushed is counted.",
+        ("flushes-large", "flush-large"),
     ),
     Figure(
         "nvalloc:9",
@@ -282,8 +275,8 @@ NVALLOC = (
         "nvalloc:11",
         "where the time goes",
         "up to 87% flushing in Threadtest; 48% of it saved (6.2)",
-        ("flush-small", "flush-large"),
-        lacks=NO_BREAKDOWN,
+        ("shares-small", "shares-large"),
+        lacks=STRIPES_ARE_ONE,
     ),
     Figure(
         "nvalloc:12",
@@ -302,29 +295,26 @@ NVALLOC = (
         "nvalloc:14",
         "FPTree over threads",
         AGAIN,
-        ("fptree",),
-        lacks="400,000 pairs at the start, not 50 million.",
+        ("fptree-filled",),
     ),
     Figure(
         "nvalloc:15",
         "Fragbench: memory, slabs by use, time, with and without morphing",
         "up to 41.9% less memory for 4.5% of the time (6.4)",
-        ("morph", *FRAGBENCH),
+        ("frag-course", "morph", *FRAGBENCH),
         view="live",
-        lacks="Slabs by how much of them is in use.",
     ),
     Figure(
         "nvalloc:16",
         "two parameters: stripes and morphing",
         "six stripes; 20% (6.5)",
-        ("morph-percent",),
-        lacks="Stripes, which are a constant of the build.",
+        ("stripes", "morph-percent"),
     ),
     Figure(
         "nvalloc:17",
         "cost of collecting the log",
         "3% in Larson-large, 8% in DBMStest (6.6)",
-        missing="The log's compaction cannot be switched off.",
+        runs=("log-cost",),
     ),
     Figure(
         "nvalloc:18",
@@ -333,7 +323,7 @@ NVALLOC = (
         ("recovery-10m", "recovery-pinned"),
         lacks="Other allocators.",
     ),
-    Figure("nvalloc:19", "stripes on eADR", "no difference (6.7)", missing=STRIPES),
+    Figure("nvalloc:19", "stripes on eADR", "no difference (6.7)", ("stripes",), how="cache"),
     Figure("nvalloc:20", "small blocks on eADR", "240% better (6.7)", SMALL, how="cache"),
     Figure("nvalloc:21", "large blocks on eADR", "11 times (6.7)", LARGE, how="cache"),
     Figure("nvalloc:t1", "workloads of Fragbench", never="Settings: those of tests/bench."),
@@ -346,15 +336,13 @@ MAKALU = (
         "makalu:7",
         "Larson, Threadtest and prod-con over threads",
         "orders of magnitude over nvm_malloc; close to a collector without persistence (13.1)",
-        ("threadtest", "prodcon", "larson-small"),
-        lacks="Larson with 64 bytes alone.",
+        ("threadtest", "prodcon", "larson-one"),
     ),
     Figure(
         "makalu:8",
         "flushes for each thread",
         "far fewer than nvm_malloc (13.1)",
-        ("flush-small",),
-        lacks="By program: the pattern of each is counted for one operation.",
+        ("flushes-small",),
     ),
     Figure("makalu:9", "Atlas and Mnemosyne with Makalu", "faster (13.3)", never=INSIDE),
     Figure(
@@ -371,7 +359,6 @@ MAKALU = (
         "recovery of lists that hang from 512 roots",
         "200 MiB: 4.18 ms and 60.98 ms of collection; 3 GiB: 37.96 ms and 1.03 s (13.2)",
         ("recovery-lists",),
-        lacks="Objects of up to half a page: nodes have 64 to 128 bytes, half of them leaked.",
     ),
     Figure("makalu:t3", "times of Atlas and Mnemosyne", never=INSIDE),
     Figure("makalu:t4", "times of Atlas with consistent data", never=INSIDE),
@@ -383,14 +370,14 @@ PALLOCATOR = (
         "pallocator:10",
         "allocation by size, threads and latency of the media",
         "linear to 16 threads; up to 54% less at 650 ns (5)",
-        ("alloc", "alloc-more"),
+        ("alloc", "alloc-more", "alloc-slow"),
         lacks=NO_LATENCY + " With --paper " + SIZES,
     ),
     Figure(
         "pallocator:11",
         "deallocation by size, threads and latency of the media",
         "linear to 16 threads; up to 60% less at 650 ns (5)",
-        ("free", "free-more"),
+        ("free", "free-more", "free-slow"),
         lacks=NO_LATENCY + " With --paper " + SIZES,
     ),
     Figure(
@@ -398,14 +385,14 @@ PALLOCATOR = (
         "random sizes of three distributions",
         "uniform: 7.5 times NVML, 49.7 Makalu, 6.7 nvm_malloc, at most; 47% less at 650 ns "
         "(5)",
-        ("randalloc",),
+        ("randalloc", "randalloc-slow"),
         lacks=NO_LATENCY,
     ),
     Figure(
         "pallocator:13",
         "Larson with small, medium and large blocks",
         "4.5 times NVML, 1.6 Makalu, 3.9 nvm_malloc, at most (5)",
-        ("larson-small", "larson-medium", "larson-large"),
+        ("larson-small", "larson-medium", "larson-large", "larson-slow"),
         lacks=NO_LATENCY,
     ),
     Figure(
@@ -413,14 +400,13 @@ PALLOCATOR = (
         "recovery by bytes in use and latency of the media",
         "61 GB: 45 ms; NVML 210 ms, Makalu 23.5 s, nvm_malloc 1.3 s (5)",
         ("recovery-10m", "recovery-50m", "recovery-100m"),
-        lacks=NO_LATENCY,
+        lacks="Media of higher latency: a recovery mostly loads.",
     ),
     Figure(
         "pallocator:15",
         "FPTree over threads",
         "NVML: 1.34, 1.26, 1.25 times with one thread, 2.39, 1.52, 1.67 with 44 (5)",
-        ("fptree",),
-        lacks="Inserts, deletes and finds apart: half inserts, half deletes. Keys of 8 bytes.",
+        ("fptree-each",),
     ),
     Figure("pallocator:t1", "memory technologies", never="About the media."),
     Figure(

@@ -74,7 +74,22 @@ def seen_of_morphing(data):
     )
 
 
+def seen_of_study(data):
+    """Each figure but a series, from one program to another."""
+    cells = {}
+    for of in data["programs"].values():
+        for name, figures in of.items():
+            for what, value in figures.items():
+                if isinstance(value, (int, float)):
+                    cells.setdefault(name, {}).setdefault(what, []).append(value)
+    return "; ".join(
+        f"{name}: " + ", ".join(f"{what} {between(values)}" for what, values in figures.items())
+        for name, figures in cells.items()
+    )
+
+
 SEEN = {
+    "study": seen_of_study,
     "counters": seen_of_counters,
     "recovery-bench": seen_of_recovery,
     "morph-study": seen_of_morphing,
@@ -97,32 +112,49 @@ def seen(result, view):
 # ---- Plots.
 
 
-def lines_of(result, view):
-    """{program: {allocator: [(threads, value)]}} of scripts/bench, {workload: {"memory":
-    [(percent, value)]}} of morph-study."""
-    lines = {}
-    if result["script"] == "bench":
-        value = VIEWS[view][2]
-        for case, row in result["data"]["programs"].items():
-            for name, figures in row["allocators"].items():
-                if figures and value(figures):
-                    points = lines.setdefault(case.partition("/")[0], {}).setdefault(name, [])
-                    points.append((row["threads"], value(figures)))
-    elif result["script"] == "morph-study":
-        for row in result["data"]["figures"]:
-            points = lines.setdefault(row["workload"], {}).setdefault(benchlib.OURS, [])
-            points.append((row["percent"], row["memory"]))
-    return lines
+def panels_of_bench(data, view):
+    panels = {}
+    _, unit, value = VIEWS[view]
+    for case, row in data["programs"].items():
+        for name, figures in row["allocators"].items():
+            if figures and value(figures):
+                lines = panels.setdefault((case.partition("/")[0], "threads", unit), {})
+                lines.setdefault(name, []).append((row["threads"], value(figures)))
+    return panels
+
+
+def panels_of_morphing(data, _view):
+    panels = {}
+    for row in data["figures"]:
+        panel = (row["workload"], "PMALLOC_MORPH", "memory over live")
+        points = panels.setdefault(panel, {}).setdefault(benchlib.OURS, [])
+        points.append((row["percent"], row["memory"]))
+    return panels
+
+
+def panels_of_course(data, _view):
+    """Of programs with large blocks the log's length, of others the slabs."""
+    panels = {}
+    for program, of in data["programs"].items():
+        slabs = program.startswith("fragbench")
+        for name, figures in of.items():
+            for what in ("low", "middle", "high", "morphing") if slabs else ("active",):
+                panel = (program, "ms", "slabs" if slabs else "chunks of the log")
+                points = [(point["ms"], point[what]) for point in figures.get("points", ())]
+                panels.setdefault(panel, {})[f"{name} {what}" if slabs else name] = points
+    return panels if data["study"] == "course" else {}
+
+
+PANELS = {"bench": panels_of_bench, "morph-study": panels_of_morphing, "study": panels_of_course}
 
 
 def plot(figure, results, folder):
     """The plot's name, or None for a figure without an axis."""
     panels = []
     for result in results:
-        if result["data"]:
-            axis = "threads" if result["script"] == "bench" else "PMALLOC_MORPH"
-            unit = VIEWS[figure.view][1] if result["script"] == "bench" else "memory over live"
-            panels += [(p, axis, unit, of) for p, of in lines_of(result, figure.view).items()]
+        if result["data"] and result["script"] in PANELS:
+            found = PANELS[result["script"]](result["data"], figure.view)
+            panels += [(*panel, lines) for panel, lines in found.items()]
     if not panels:
         return None
     pyplot = benchlib.pyplot()
@@ -133,9 +165,10 @@ def plot(figure, results, folder):
     )
     for place, (title, axis, unit, allocators) in zip(axes.flat, panels):
         for name, points in allocators.items():
-            place.plot(*zip(*sorted(points)), marker="o", label=name)
+            place.plot(*zip(*sorted(points)), marker="" if axis == "ms" else "o", label=name)
         place.set(title=title, xlabel=axis, ylabel=unit)
-        place.set_xticks(sorted({at for points in allocators.values() for at, _ in points}))
+        if axis != "ms":
+            place.set_xticks(sorted({at for points in allocators.values() for at, _ in points}))
         place.set_ylim(bottom=0)
         place.legend(fontsize=7)
     for place in list(axes.flat)[len(panels) :]:
@@ -160,6 +193,7 @@ def section(figure, results, drawing):
         lines.append(f"- Here, {result['run']}: {seen(result, figure.view)}")
         lines.append(f"  `{result['command']}`, {result['seconds']} s")
     lines += [f"- Lacks: {figure.lacks}"] if figure.lacks else []
+    lines += [f"- Needs: {figure.needs}"] if figure.needs else []
     lines += [f"- {figure.state().capitalize()}: {reason(figure)}"] if reason(figure) else []
     lines += ["", f"![{figure.name}]({drawing})"] if drawing else []
     return lines

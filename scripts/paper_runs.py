@@ -32,18 +32,38 @@ class Run:
     threads: bool = False  # the axis is the number of threads
     figures: str = "json"  # or "folder", "text"
     comparators: tuple = ()  # of "allocators", "lib", "adapter": what the script can compare with
+    always: tuple = ()  # allocators of scripts/bench that are compared in any case
+    without: tuple = ()  # those of which there is nothing to see
 
 
-def bench(program, small, paper, threads=True):
+COMPARATORS = ("allocators", "lib", "adapter")
+
+
+def bench(program, small, paper, threads=True, always=(), more=(), paper_program=None):
     """small, paper: shares of the work that scripts/bench does without options."""
-    options = ("--programs", program, "--no-plots", "--scale")
+    options = ("--no-plots", *more, "--scale")
+    large = paper_program or program
     return Run(
         "bench",
-        (*options, f"{small}", "--runs", "3"),
-        (*options, f"{paper}", "--runs", "5", "--timeout", "7200"),
+        ("--programs", program, *options, f"{small}", "--runs", "3"),
+        ("--programs", large, *options, f"{paper}", "--runs", "5", "--timeout", "7200"),
         threads,
         "folder",
-        ("allocators", "lib", "adapter"),
+        COMPARATORS,
+        always,
+    )
+
+
+def study(what, programs, small, paper, always=(), more=(), without=()):
+    """The same of scripts/study."""
+    options = (what, "--programs", programs, *more, "--scale")
+    return Run(
+        "study",
+        (*options, f"{small}", "--threads", "2"),
+        (*options, f"{paper}", "--threads", "32", "--timeout", "36000"),
+        comparators=() if what == "course" else COMPARATORS,
+        always=always,
+        without=without,
     )
 
 
@@ -59,9 +79,24 @@ def recovery(small, paper, *more):
     )
 
 
+def slow(programs, small, paper, ns):
+    """As on media that take so much longer for each line that is flushed."""
+    return bench(programs, small, paper, more=("--flush-ns", f"{ns}"))
+
+
 def longer_than_128(phase):
     return ",".join(f"apart-{phase}-{size}" for size in (1024, 8192, 65536, 524288))
 
+
+SMALL = "threadtest,prodcon,shbench,larson-small"
+LARGE = "larson-large,dbmstest"
+FRAG = ",".join(f"fragbench-long-w{w}" for w in (1, 2, 3, 4))
+LOCAL = ",".join(f"prodcon-local-{local}" for local in (25, 50, 75, 100))
+RANDOM = "randalloc-uniform,randalloc-small,randalloc-large"
+LARSON = "larson-small,larson-medium,larson-large"
+STRIPES = ("pinned", "stripes-1", "stripes-2", "stripes-4", "stripes-8")
+# A flush into memory costs next to nothing; on Optane it takes some 100 ns.
+FLUSH = ("--flush-ns", "300")
 
 # A comment is what the paper sets, where a share does not show it.
 RUNS = {
@@ -77,7 +112,7 @@ RUNS = {
     "larson-medium": bench("larson-medium", 0.01, 10),
     "larson-large": bench("larson-large", 0.02, 10),
     "dbmstest": bench("dbmstest", 0.02, 0.5),  # 50 iterations to warm up, and 50
-    "randalloc": bench("randalloc-uniform,randalloc-small,randalloc-large", 0.05, 1),
+    "randalloc": bench(RANDOM, 0.05, 1),
     "sets": bench("set-list,set-skip,set-hash", 0.05, 5),  # 10 seconds
     "sets-add": bench("set-list-add,set-skip-add,set-hash-add", 0.5, 5),
     "fptree": bench("fptree", 0.01, 33.3),  # 50 million operations
@@ -85,7 +120,37 @@ RUNS = {
     "ackermann": bench("ackermann", 0.02, 5),  # 10 million evaluations
     "nqueens": bench("nqueens", 0.02, 0.067),  # 100,000 boards
     "kruskal": bench("kruskal", 0.02, 10),  # 10 million graphs
-    "cfrac-barnes": bench("cfrac,barnes", 1, 1, threads=False),
+    # A number of 44 digits, 400,000 particles.
+    "cfrac-barnes": bench(
+        "cfrac,barnes", 1, 1, threads=False, paper_program="cfrac-long,barnes-400000"
+    ),
+    # As many pairs at the start as operations. An operation allocates or frees 128 bytes, as with
+    # PAllocator's keys.
+    "fptree-filled": bench("fptree-filled", 0.01, 33.3, always=("one-node",)),
+    "fptree-each": bench("fptree-insert,fptree-delete,fptree-mix", 0.01, 33.3),
+    "larson-one": bench("larson-one", 0.01, 10),
+    "nodes-small": bench(SMALL, 0.01, 1, always=("one-node",)),
+    "nodes-remote": bench(LOCAL + ",prodcon", 0.01, 0.83, threads=False, always=("one-node",)),
+    "stripes": bench(SMALL, 0.005, 1, always=STRIPES),
+    "log-cost": bench(LARGE, 0.05, 10, always=("log-grows",)),
+    "alloc-slow": slow("apart-alloc-128", 0.05, 16, 650),
+    "free-slow": slow("apart-free-128", 0.05, 16, 650),
+    "randalloc-slow": slow(RANDOM, 0.05, 1, 650),
+    "larson-slow": slow(LARSON, 0.01, 10, 650),
+    "flushes-small": study("flushes", SMALL, 0.01, 1, without=("glibc",)),
+    "flushes-large": study(
+        "flushes", LARGE, 0.02, 1, more=("--first", "1000"), without=("glibc", "pinned")
+    ),
+    "flushes-fptree": study("flushes", "fptree-filled", 0.01, 1, without=("glibc",)),
+    "misses": study("misses", SMALL, 0.002, 1),
+    "shares-small": study("shares", SMALL, 0.01, 1, ("pinned", "stripes-1"), FLUSH),
+    "shares-large": study("shares", LARGE, 0.02, 1, ("log-in-order",), FLUSH),
+    "shares-fptree": study(
+        "shares", "fptree-filled", 0.05, 33.3, ("pinned", "stripes-1", "one-node"), FLUSH
+    ),
+    # The same by the paper's 10,000 iterations, and 500 of DBMStest.
+    "log-course": study("course", LARGE, 0.2, 2.5, ("log-grows",)),
+    "frag-course": study("course", FRAG, 0.2, 25.6, ("no-morph",)),
     "fragbench-w1": bench("fragbench-w1", 0.2, 25.6, threads=False),  # 1 GiB in use
     "fragbench-w2": bench("fragbench-w2", 0.2, 18.3, threads=False),
     "fragbench-w3": bench("fragbench-w3", 0.2, 18.3, threads=False),
@@ -110,7 +175,9 @@ RUNS = {
     "recovery-50m": recovery(200_000, 50_000_000),
     "recovery-100m": recovery(400_000, 100_000_000),
     # As much as is kept is leaked; as many lists as the paper has roots.
-    "recovery-lists": recovery(100_000, 20_000_000, "--lanes", "512", "--leak-every", "1"),
+    "recovery-lists": recovery(
+        50_000, 1_500_000, "--lanes", "512", "--leak-every", "1", "--longest", "2048"
+    ),
     "recovery-pinned": Run(
         "publish-bench", ("--pinned", "100000"), ("--pinned", "10000000"), figures="text"
     ),
@@ -131,9 +198,17 @@ class Choice:
 
 def allocators():
     """What scripts/bench compares with if nobody says it."""
-    adapter = benchlib.build_dir() / "bench/adapters/pmemobj.so"
-    more = [benchlib.PMEMOBJ] if adapter.exists() else []
-    return ",".join([benchlib.OURS, benchlib.LIBC, *more])
+    adapters = benchlib.build_dir() / "bench/adapters"
+    built = [n for n in (benchlib.PINNED, benchlib.PMEMOBJ) if (adapters / f"{n}.so").exists()]
+    return [benchlib.OURS, benchlib.LIBC, *built]
+
+
+def compared(run, choice):
+    chosen = choice.allocators.split(",") if choice.allocators else allocators()
+    if "allocators" not in run.comparators:
+        chosen = [benchlib.OURS]
+    chosen = [name for name in chosen if name not in run.without]
+    return ",".join(chosen + [name for name in run.always if name not in chosen])
 
 
 def result_option(run, folder):
@@ -150,12 +225,12 @@ def words(name, how, choice):
     """The command of a run, without where its figures go."""
     run = RUNS[name]
     command = [f"scripts/{run.script}", *(run.paper if choice.paper else run.small)]
-    if run.script == "bench":
+    if run.script in ("bench", "study"):
         command += HOW[how]
     if run.threads:
         command += ["--threads", choice.threads or THREADS[choice.paper]]
-    if "allocators" in run.comparators:
-        command += ["--allocators", choice.allocators or allocators()]
+    if run.comparators or run.always:
+        command += ["--allocators", compared(run, choice)]
     for option in ("lib", "adapter"):
         if option in run.comparators:
             for label, path in getattr(choice, option):

@@ -89,10 +89,12 @@ void pm_unpin(const void *p) { change(p, false); }
 
 // The numbers in word w of a set that belong to a stripe.
 static uint64_t stripe_bits(unsigned stripe, unsigned w) {
-    const uint64_t every_sixth = 0x1041041041041041;
-    _Static_assert(PM_PINNED_STRIPES == 6, "as every_sixth");
-    // 64 w = 4 w (mod 6)
-    return every_sixth << (stripe + 2 * w) % PM_PINNED_STRIPES;
+    enum { N = PM_PINNED_STRIPES };
+    // Every N-th bit, from bit 0 on.
+    const uint64_t every =
+        (uint64_t)((((unsigned __int128)1 << (63 + N) / N * N) - 1) / ((1u << N) - 1));
+    // The words before this one have 64 w bits.
+    return every << (stripe + w * (N - 64 % N)) % N;
 }
 
 // The first free block of a stripe; the number of blocks: there is none.

@@ -70,7 +70,9 @@ struct pm_sort {
 #define PM_KIND_PAGES_MAX ((1ull << PM_ENTRY_KIND_SHIFT) - 1)
 
 #define PM_PINNED_MAGIC 0x4e50u
+#ifndef PM_PINNED_STRIPES // others in study builds alone (scripts/study.mk)
 #define PM_PINNED_STRIPES 6u
+#endif
 #define PM_PINNED_LINE 64u       // bytes
 #define PM_PINNED_LINE_BITS 256u // sealed words have 32 bits of 64
 

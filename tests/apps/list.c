@@ -21,9 +21,12 @@ struct link {
     struct link *next;
     uint64_t position;
     uint64_t value;
-    uint32_t size; // bytes of the whole node, 64 to 128
+    uint32_t size; // bytes of the whole node, 64 to `longest`
     unsigned char fill[];
 };
+
+#define LONGEST 4096u
+static uint64_t longest = 128;
 
 struct state {
     struct link *chain[LANES];
@@ -88,7 +91,7 @@ static struct payload *drop(unsigned s, uint32_t key) {
 // ---- The long list.
 
 static struct link *link_new(uint64_t random) {
-    uint32_t size = 64 + (uint32_t)(random % 9) * 8;
+    uint32_t size = 64 + (uint32_t)(random % ((longest - 64) / 8 + 1)) * 8;
     struct link *l = must(malloc(size));
     l->size = size;
     memset(l->fill, 0x33, size - offsetof(struct link, fill));
@@ -162,7 +165,7 @@ static bool chain_is_good(const struct link *chain, uint64_t *due) {
     const struct link *l = chain;
     for (uint64_t position = chain ? chain->position : 0; position; position--, l = l->next) {
         *due += mix64(position);
-        if (!l || l->size < 64 || l->size > 128 ||
+        if (!l || l->size < 64 || l->size > LONGEST ||
             l->fill[l->size - offsetof(struct link, fill) - 1] != 0x33)
             return false;
     }
@@ -209,6 +212,9 @@ static int mode_grow(int argc, char **argv) {
         else if (!strcmp(argv[i], "-w") && i + 1 < argc && parse_number(argv[i + 1], &lanes) &&
                  lanes && lanes <= LANES)
             i++;
+        else if (!strcmp(argv[i], "-b") && i + 1 < argc && parse_number(argv[i + 1], &longest) &&
+                 longest >= 64 && longest <= LONGEST)
+            i++;
         else if (!parse_options(1, argv + i, &o))
             return -1;
     }
@@ -229,9 +235,9 @@ static int more_modes(int argc, char **argv) {
 int main(int argc, char **argv) {
     static const struct structure list = {
         .name = "list",
-        .more_usage = "       list grow N [shuffle] [-o] [-l K] [-w W] [-k]    -o: first lose "
-                      "larger blocks,\n"
-                      "       -l: leak a node for every K, -w: W lists\n"
+        .more_usage = "       list grow N [shuffle] [-o] [-l K] [-w W] [-b B] [-k]    -o: first "
+                      "lose larger blocks,\n"
+                      "       -l: leak a node for every K, -w: W lists, -b: of up to B bytes\n"
                       "       list walk\n",
         .build = build,
         .model = model,

@@ -159,6 +159,8 @@ static inline uint64_t *bench_option_of(const char *word, const struct bench_opt
 }
 
 static void (*bench_teardown)(void);
+// Called by each thread that has used the allocator and ends.
+static void (*bench_thread_end)(void);
 
 static inline void *bench_symbol(void *object, const char *path, const char *name, bool needed) {
     void *symbol = dlsym(object, name);
@@ -179,6 +181,7 @@ static inline void bench_load_adapter(void) {
     bench_malloc = (void *(*)(size_t))bench_symbol(object, path, "bench_malloc", true);
     bench_free = (void (*)(void *))bench_symbol(object, path, "bench_free", true);
     bench_teardown = (void (*)(void))bench_symbol(object, path, "bench_teardown", false);
+    bench_thread_end = (void (*)(void))bench_symbol(object, path, "bench_thread_end", false);
     if (setup(pool ? pool : "/dev/shm/bench-pool") != 0)
         bench_exit(BENCH_USAGE, "bench_setup of BENCH_ALLOCATOR=%s failed", path);
 }
@@ -205,6 +208,9 @@ static inline unsigned bench_begin(int argc, char **argv, const char *const *mod
     if (bench_threads < 1 || bench_threads > BENCH_THREADS)
         bench_exit(BENCH_USAGE, "1 to %d threads", BENCH_THREADS);
     bench_load_adapter();
+    void (*watch)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "bench_watch_begin");
+    if (watch) // study/watch.c: what was flushed up to here is no figure of the program
+        watch();
     return mode;
 }
 
@@ -224,10 +230,16 @@ struct bench_worker {
     unsigned number;
 };
 
+static inline void bench_leave(void) {
+    if (bench_thread_end)
+        bench_thread_end();
+}
+
 static inline void *bench_worker_main(void *argument) {
     struct bench_worker *w = argument;
     pthread_barrier_wait(w->gate);
     w->share = w->work(w->number);
+    bench_leave();
     return NULL;
 }
 

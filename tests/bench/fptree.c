@@ -3,10 +3,10 @@
 //
 // A key-value store of B+-trees with 8-byte keys. A leaf holds, unsorted, for each key a
 // fingerprint, the key and a pointer to a pair of 128 bytes. After a warm-up that is not timed,
-// half of the operations insert and half delete. Leaves and pairs come from the allocator under
-// test. Inner nodes come from malloc, because they can be made anew from the leaves. Threads share
-// the trees, but each has its own keys, so the answer does not depend on the order in which they
-// run.
+// half of the operations insert and half delete, or as the options say. Leaves and pairs come from
+// the allocator under test. Inner nodes come from malloc, because they can be made anew from the
+// leaves. Threads share the trees, but each has its own keys, so the answer does not depend on the
+// order in which they run.
 #include "bench.h"
 
 enum { FANOUT = 64, TREES = 64, DEPTH = 16, PAIR = 128 };
@@ -32,7 +32,7 @@ static struct tree {
     void *root;
 } trees[TREES];
 
-static uint64_t warm = 400000, operations = 1500000;
+static uint64_t warm = 400000, operations = 1500000, inserts = 50, finds;
 
 static uint8_t print_of(uint64_t key) { return (uint8_t)(bench_mix(key) >> 56); }
 
@@ -221,6 +221,26 @@ static void *tree_delete(struct tree *t, uint64_t key) {
     return old;
 }
 
+static struct leaf *leaf_of(const struct tree *t, uint64_t key) {
+    void *node = t->root;
+    for (unsigned depth = 0; depth < t->height; depth++) {
+        struct inner *n = node;
+        node = n->children[inner_find(n, key)];
+    }
+    return node;
+}
+
+// Looks a key up. Returns its share of the answer.
+static uint64_t find(uint64_t key) {
+    struct tree *t = &trees[bench_mix(key) % TREES];
+    pthread_mutex_lock(&t->lock);
+    const struct leaf *l = leaf_of(t, key);
+    int i = leaf_find(l, key);
+    uint64_t size = i < 0 ? 0 : bench_size(l->pairs[i]);
+    pthread_mutex_unlock(&t->lock);
+    return size;
+}
+
 // Makes one operation. Returns its share of the answer.
 static uint64_t operate(uint64_t key, bool insert) {
     struct tree *t = &trees[bench_mix(key) % TREES];
@@ -246,7 +266,8 @@ static uint64_t work(unsigned worker) {
     uint64_t random = bench_stream(worker), answer = 0;
     for (uint64_t i = bench_part(operations, worker); i > 0; i--) {
         uint64_t key = key_of(&random, worker);
-        answer += operate(key, bench_random(&random) >> 63);
+        uint64_t choice = bench_below(&random, 100);
+        answer += choice < finds ? find(key) : operate(key, choice >= 100 - inserts);
     }
     return answer;
 }
@@ -287,8 +308,12 @@ int main(int argc, char **argv) {
     static const struct bench_option options[] = {
         {'w', "pairs inserted before the measurement", &warm},
         {'n', "operations, all threads together", &operations},
+        {'i', "percentage of them that insert", &inserts},
+        {'f', "percentage that only look; the rest deletes", &finds},
         {0}};
     bench_begin(argc, argv, NULL, options);
+    if (inserts + finds > 100)
+        bench_exit(BENCH_USAGE, "-i and -f are 100 at most, together");
     for (unsigned i = 0; i < TREES; i++) {
         pthread_mutex_init(&trees[i].lock, NULL);
         trees[i].root = leaf_new();

@@ -24,7 +24,7 @@ static const struct workload {
 
 static const char *const modes[] = {"w1", "w2", "w3", "w4", NULL};
 static const struct workload *workload;
-static uint64_t live_limit = 64 << 20, factor = 5;
+static uint64_t live_limit = 64 << 20, factor = 5, after_factor;
 static uint64_t peaks[BENCH_THREADS], ops[BENCH_THREADS];
 
 struct population {
@@ -41,9 +41,9 @@ static void delete_one(struct population *p) {
     p->ops++;
 }
 
-static void allocate(struct population *p, struct sizes sizes, uint64_t limit) {
+static void allocate(struct population *p, struct sizes sizes, uint64_t limit, uint64_t times) {
     uint64_t total = 0;
-    while (total < factor * limit) {
+    while (total < times * limit) {
         size_t size = sizes.from + bench_below(&p->random, sizes.to - sizes.from + 1);
         while (p->live + size > limit)
             delete_one(p);
@@ -59,10 +59,10 @@ static uint64_t work(unsigned worker) {
     uint64_t limit = bench_part(live_limit, worker);
     struct population p = {.random = bench_stream(worker)};
     p.blocks = bench_table((limit / workload->before.from + 1) * sizeof *p.blocks);
-    allocate(&p, workload->before, limit);
+    allocate(&p, workload->before, limit, factor);
     for (uint64_t rest = p.count - p.count * workload->deleted / 100; p.count > rest;)
         delete_one(&p);
-    allocate(&p, workload->after, limit);
+    allocate(&p, workload->after, limit, after_factor ? after_factor : factor);
     while (p.count)
         delete_one(&p);
     peaks[worker] = p.peak;
@@ -74,6 +74,7 @@ int main(int argc, char **argv) {
     static const struct bench_option options[] = {
         {'l', "most bytes in use", &live_limit},
         {'f', "so many times the bytes in use are allocated, before and after", &factor},
+        {'a', "so many times after, if not 0", &after_factor},
         {0}};
     workload = &workloads[bench_begin(argc, argv, modes, options)];
     uint64_t answer = 0, total = 0;

@@ -6,11 +6,12 @@
 // thread than the one that made them.
 #include "bench.h"
 
-static const char *const modes[] = {"small", "medium", "large", NULL};
+static const char *const modes[] = {"one", "small", "medium", "large", NULL};
 static const struct range {
     uint32_t from, to;
     uint64_t replacements;
-} ranges[] = {{64, 256, 24000000}, {1024, 4096, 16000000}, {32 << 10, 512 << 10, 200000}};
+} ranges[] = {
+    {64, 64, 24000000}, {64, 256, 24000000}, {1024, 4096, 16000000}, {32 << 10, 512 << 10, 200000}};
 
 static const struct range *range;
 static uint64_t slots = 1000, rounds = 20, replacements;
@@ -32,6 +33,7 @@ static void *serve(void *argument) {
         s->answer += bench_drop(s->held[victim]);
         s->held[victim] = new_object(s);
     }
+    bench_leave();
     return NULL;
 }
 

@@ -16,16 +16,23 @@ static struct ring {
     _Alignas(64) void *slots[RING];
 } rings[BENCH_THREADS / 2];
 
-static uint64_t objects = 12000000, bytes = 64, pairs;
+static uint64_t objects = 12000000, bytes = 64, local, pairs;
 
-static void produce(struct ring *r, uint64_t count) {
+// Of each hundred objects the producer frees `local` itself.
+static uint64_t produce(struct ring *r, uint64_t count) {
+    uint64_t answer = 0;
     for (uint64_t i = 0; i < count; i++) {
         void *block = bench_new(bytes, (uint32_t)i);
+        if (i % 100 < local) {
+            answer += bench_drop(block);
+            block = NULL;
+        }
         while (i - __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE) == RING)
             sched_yield();
         r->slots[i % RING] = block;
         __atomic_store_n(&r->head, i + 1, __ATOMIC_RELEASE);
     }
+    return answer;
 }
 
 static uint64_t consume(struct ring *r, uint64_t count) {
@@ -35,7 +42,7 @@ static uint64_t consume(struct ring *r, uint64_t count) {
             sched_yield();
         void *block = r->slots[i % RING];
         __atomic_store_n(&r->tail, i + 1, __ATOMIC_RELEASE);
-        answer += bench_drop(block);
+        answer += block ? bench_drop(block) : 0;
     }
     return answer;
 }
@@ -43,15 +50,13 @@ static uint64_t consume(struct ring *r, uint64_t count) {
 static uint64_t work(unsigned worker) {
     struct ring *r = &rings[worker / 2];
     uint64_t count = objects / pairs;
-    if (worker % 2)
-        return consume(r, count);
-    produce(r, count);
-    return 0;
+    return worker % 2 ? consume(r, count) : produce(r, count);
 }
 
 int main(int argc, char **argv) {
     static const struct bench_option options[] = {{'n', "objects, all pairs together", &objects},
                                                   {'b', "bytes of an object, at least 16", &bytes},
+                                                  {'l', "percentage freed by the producer", &local},
                                                   {0}};
     bench_begin(argc, argv, NULL, options);
     if (bytes < 16)

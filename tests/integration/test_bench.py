@@ -285,18 +285,26 @@ def answer(program, *arguments, **settings):
     return int(done.stdout.split()[0].removeprefix("answer="), 16)
 
 
-def test_the_tree_loses_no_pair():
-    """fptree must return each inserted pair exactly once."""
+@pytest.mark.parametrize("inserts, finds", [(50, 0), (100, 0), (0, 0), (30, 40)])
+def test_the_tree_loses_no_pair(inserts, finds):
+    """fptree must return each inserted pair exactly once, and find what is there."""
     warm, operations, seed = 500, 3000, mix((0x9E3779B97F4A7C15 + 1) & MASK)
     keys = 2 * warm + 1
     first, second = Stream(~seed & MASK), Stream(seed)
     inserted = [first.below(keys) for _ in range(warm)]
+    there, found = set(inserted), 0
     for _ in range(operations):
-        key = second.below(keys)
-        if second.next() >> 63:
+        key, choice = second.below(keys), second.below(100)
+        if choice < finds:
+            found += 128 * (key in there)
+        elif choice >= 100 - inserts:
             inserted.append(key)
-    expected = sum(1 + mix(128 << 32 | key) for key in inserted) & MASK
-    assert answer("fptree", "-w", warm, "-n", operations) == expected
+            there.add(key)
+        else:
+            there.discard(key)
+    expected = (found + sum(1 + mix(128 << 32 | key) for key in inserted)) & MASK
+    words = ["-w", warm, "-n", operations, "-i", inserts, "-f", finds]
+    assert answer("fptree", *words) == expected
 
 
 TWICE = """

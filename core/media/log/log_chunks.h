@@ -56,6 +56,9 @@ static inline uint64_t pm_entry_at(const struct pm_shard *s, uint32_t id, unsign
 // Interleaved appending: the k-th entry of a chunk goes to cache line k % 16. Line 0 has room for
 // six entries beside the chunk's header, the others for eight, so the last rounds pass over line 0.
 static inline unsigned pm_entry_slot(unsigned k) {
+#ifdef PM_LOG_IN_ORDER // a study build (scripts/study.mk)
+    return k;
+#endif
     const unsigned lines = 16, short_rounds = 6 * lines;
     if (k < short_rounds) {
         unsigned line = k % lines, row = k / lines;

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""scripts/study: what it sees of a program's flushes, misses and time, and of the log and slabs.
+What adapters may have, and what makes flushes slow."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import BUILD, ROOT, environment, said
+
+LINE = "--set=PMALLOC_PERSIST=line"
+
+
+def study(*words):
+    argv = [sys.executable, ROOT / "scripts/study", *words]
+    env = environment(preload=False) | {"BUILD": str(BUILD)}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+
+def figures(tmp_path, *words):
+    """{program: {allocator: figures}}"""
+    done = study(*words, f"--json={tmp_path}/study.json")
+    assert done.returncode == 0 and not done.stderr, said(done)
+    return json.loads((tmp_path / "study.json").read_text())["programs"]
+
+
+def test_flushes_of_blocks_that_are_durable_and_of_those_that_are_not(tmp_path):
+    words = ["flushes", "--programs=threadtest", "--scale=0.004", "--threads=2", "--first=100"]
+    of = figures(tmp_path, *words, LINE, "--allocators=pmalloc,pinned,glibc")["threadtest"]
+    assert of["pmalloc"]["flushes"] < 0.01 and of["glibc"]["flushes"] == 0
+    pinned = of["pinned"]
+    assert 1 <= pinned["flushes"] < 1.1 and 1 <= pinned["fences"] < 1.1
+    assert pinned["reflushes"] < 0.05
+    assert pinned["of_a_thread"] == pytest.approx(pinned["flushes"] * 200000 / 2)
+    assert 1 < pinned["distinct"] <= 100 and pinned["span_mib"] > 0
+
+
+def test_the_course_of_log_and_slabs(tmp_path):
+    words = ["course", "--programs=fragbench-long-w1,larson-large", "--scale=0.02"]
+    of = figures(tmp_path, *words, LINE, "--allocators=pmalloc")
+    slabs, log = of["fragbench-long-w1"]["pmalloc"], of["larson-large"]["pmalloc"]
+    assert slabs["low_slabs"] + slabs["middle_slabs"] + slabs["high_slabs"] > 0
+    assert log["points"][-1]["live"] > 0 and log["most_chunks"] > 0
+    assert len(slabs["points"]) > 1 and slabs["changed"] >= slabs["ended"]
+
+
+def test_misses_and_shares(tmp_path):
+    words = ["--allocators=pmalloc,glibc"]
+    of = figures(tmp_path, "misses", "--programs=nqueens", "--scale=0.0005", *words)["nqueens"]
+    assert all(found["misses"] > 0 for found in of.values())
+    assert {found["how"] for found in of.values()} <= {"cachegrind", "L1-dcache-load-misses"}
+    if not shutil.which("perf"):
+        pytest.skip("there is no perf")
+    words = ["shares", "--programs=threadtest", "--scale=0.01", LINE, "--flush-ns=1000"]
+    of = figures(tmp_path, *words, "--allocators=pinned")["threadtest"]
+    assert of["pinned"]["flushes"] > 0.1 and of["pinned"]["samples"] > 10
+
+
+def test_a_failed_run_is_a_line_and_the_others_go_on(tmp_path):
+    words = ["course", "--programs=larson-large", "--scale=0.002", "--allocators=glibc,pmalloc"]
+    done = study(*words, LINE, f"--json={tmp_path}/study.json")
+    assert done.returncode == 1, said(done)
+    assert "glibc is not PMAlloc on a heap" in done.stderr, said(done)
+    assert list(json.loads((tmp_path / "study.json").read_text())["programs"]["larson-large"]) == [
+        "pmalloc"
+    ]
+
+
+def test_what_is_not_built_is_said(tmp_path):
+    """stripes-1 needs `make study`."""
+    (tmp_path / "libpmalloc_preload.so").write_bytes(b"")
+    (tmp_path / "bench").mkdir()
+    shutil.copy(BUILD / "bench/threadtest", tmp_path / "bench")
+    argv = [sys.executable, ROOT / "scripts/study", "misses", "--programs=threadtest"]
+    env = environment(preload=False) | {"BUILD": str(tmp_path)}
+    done = subprocess.run(
+        [*argv, "--allocators=stripes-1"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "run make study" in done.stderr, said(done)
+
+
+def test_flushes_take_as_long_as_they_should(shm):
+    """2,000 flushes, of 50 µs each: the program cannot be faster."""
+    env = environment(preload=False, HEAP=shm / "heap", PERSIST="line") | {
+        "LD_PRELOAD": f"{BUILD}/study/watch.so:{BUILD}/study/libpmalloc_study.so",
+        "BENCH_ALLOCATOR": str(BUILD / "bench/adapters/pinned.so"),
+        "BENCH_FLUSH_NS": "50000",
+    }
+    argv = [BUILD / "bench/threadtest", "-i", "1", "-n", "1000"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, said(done)
+    assert float(re.search(r"seconds=([\d.]+)", done.stdout)[1]) >= 0.1
+
+
+HOOKS = """
+#include <stdio.h>
+#include <stdlib.h>
+static int ended;
+int bench_setup(const char *pool) { return !pool; }
+void *bench_malloc(size_t size) { return malloc(size); }
+void bench_free(void *p) { free(p); }
+void bench_thread_end(void) { __atomic_fetch_add(&ended, 1, __ATOMIC_RELAXED); }
+void bench_teardown(void) { fprintf(stderr, "%d threads ended\\n", ended); }
+"""
+
+
+@pytest.mark.parametrize(
+    "line, ended",
+    [
+        ("threadtest -i 2 -t 3", 3),
+        ("larson small -t 2 -r 5 -n 100", 2 * (5 + 1)),
+        ("nqueens -n 100", 0),
+    ],
+)
+def test_an_adapter_hears_of_each_thread_that_ends(tmp_path, line, ended):
+    (tmp_path / "hooks.c").write_text(HOOKS)
+    library = tmp_path / "hooks.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "hooks.c"], check=True)
+    name, *words = line.split()
+    env = environment(preload=False) | {"BENCH_ALLOCATOR": str(library)}
+    argv = [BUILD / "bench" / name, *words]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr == f"{ended} threads ended\n", said(done)
