@@ -143,7 +143,7 @@ RUNS = {
     ),
     "flushes-fptree": study("flushes", "fptree-filled", 0.01, 1, without=("glibc",)),
     "misses": study("misses", SMALL, 0.002, 1),
-    "shares-small": study("shares", SMALL, 0.01, 1, ("pinned", "stripes-1"), FLUSH),
+    "shares-small": study("shares", SMALL, 0.05, 1, ("pinned", "stripes-1"), FLUSH),
     "shares-large": study("shares", LARGE, 0.02, 1, ("log-in-order",), FLUSH),
     "shares-fptree": study(
         "shares", "fptree-filled", 0.05, 33.3, ("pinned", "stripes-1", "one-node"), FLUSH

@@ -57,7 +57,7 @@ def test_misses_and_shares(tmp_path):
         pytest.skip("there is no perf")
     words = ["shares", "--programs=threadtest", "--scale=0.01", LINE, "--flush-ns=1000"]
     of = figures(tmp_path, *words, "--allocators=pinned")["threadtest"]
-    assert of["pinned"]["flushes"] > 0.1 and of["pinned"]["samples"] > 10
+    assert of["pinned"]["flushes"] > 0.5 and of["pinned"]["samples"] > 10
 
 
 def test_a_failed_run_is_a_line_and_the_others_go_on(tmp_path):
