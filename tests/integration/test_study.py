@@ -40,7 +40,7 @@ def test_flushes_of_blocks_that_are_durable_and_of_those_that_are_not(tmp_path):
 
 
 def test_the_course_of_log_and_slabs(tmp_path):
-    words = ["course", "--programs=fragbench-long-w1,larson-large", "--scale=0.05"]
+    words = ["course", "--programs=fragbench-long-w1,larson-large", "--scale=0.2"]
     of = figures(tmp_path, *words, LINE, "--allocators=pmalloc")
     slabs, log = of["fragbench-long-w1"]["pmalloc"], of["larson-large"]["pmalloc"]
     assert slabs["low_slabs"] + slabs["middle_slabs"] + slabs["high_slabs"] > 0

@@ -62,8 +62,10 @@ static int course = -1; // the file
 
 static void *follow(void *argument) {
     (void)argument;
-    for (;; usleep(pause_us))
+    for (;;) {
+        usleep(pause_us);
         say(course, pm_os_now_ms() - began);
+    }
     return NULL;
 }
 
@@ -78,6 +80,7 @@ __attribute__((constructor)) static void begin(void) {
     if (course < 0)
         return;
     began = pm_os_now_ms();
+    say(course, 0); // a short program may end before the thread has run
     if (ms && atoi(ms) > 0)
         pause_us = (useconds_t)atoi(ms) * 1000;
     sigset_t all, before;
