@@ -32,8 +32,8 @@ static void add_word(uint64_t *to, uint64_t more) {
     __atomic_fetch_add(to, more, __ATOMIC_RELAXED);
 }
 
-void pm_commit_was_held(uint64_t since, const struct pm_commit_cost *of) {
-    pm_pauses_add(&pauses, pm_os_now_ns() - since);
+void pm_commit_was_held(uint64_t ns, const struct pm_commit_cost *of) {
+    pm_pauses_add(&pauses, ns);
     add_word(&pauses.instant, of->pages - of->before);
     add(&cost.pages, of->pages);
 }

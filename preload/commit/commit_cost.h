@@ -10,8 +10,8 @@
 struct pm_commit_cost;
 struct pm_gate_passed;
 
-// With the commit lock. The threads were held from `since` until now, for a commit of this cost.
-void pm_commit_was_held(uint64_t since, const struct pm_commit_cost *of);
+// With the commit lock. The threads were held for so long, for a commit of this cost.
+void pm_commit_was_held(uint64_t ns, const struct pm_commit_cost *of);
 // The same; a round before the instant, counted from 0, has found so many pages.
 void pm_commit_round_was(unsigned round, uint64_t pages);
 // With the commit lock, or at the end of the program, and before pm_commit_finish(): at which

@@ -21,6 +21,7 @@
 #include "base/signal_stack.h"
 #include "commit_bound.h"
 #include "commit_cost.h"
+#include "commit_rounds.h"
 #include "kernel_stores.h"
 #include "media/backing/commit_room.h"
 #include "media/backing/volume.h"
@@ -113,6 +114,8 @@ static bool worth_dropping(void) {
 // At an instant nobody gives the kernel pages, so one answer serves all who ask. A round asks anew.
 static enum { NOT_ASKED, STORES_NONE, STORES } kernel;
 
+static void ask_kernel_anew(void) { kernel = NOT_ASKED; }
+
 static bool kernel_stores(void) {
     if (kernel == NOT_ASKED)
         kernel = pm_kernel_stores() ? STORES : STORES_NONE;
@@ -135,17 +138,24 @@ static _Atomic uint32_t ends;
 // How many wait for that: nobody is woken where nobody waits.
 static _Atomic uint32_t awaiting;
 
+// Right after the threads go on.
+static void were_held(uint64_t since, struct pm_commit_cost *cost) {
+    uint64_t held = pm_os_now_ns() - since;
+    pm_commit_look(cost);
+    pm_commit_was_held(held, cost);
+}
+
 static void take_alone(void) {
     struct pm_commit_cost cost;
     uint64_t since = pm_os_now_ns();
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
-    kernel = NOT_ASKED;
+    ask_kernel_anew();
     pm_commit_take(worth_dropping() && !kernel_stores(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
-    pm_commit_was_held(since, &cost);
+    were_held(since, &cost);
     pm_commit_passed(&(struct pm_gate_passed){.rung = PM_RUNG_BETWEEN});
 }
 
@@ -157,7 +167,7 @@ static void take_held(enum pm_rung rung, struct pm_commit_cost *cost) {
         pm_commit_amid();
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
-    kernel = NOT_ASKED;
+    ask_kernel_anew();
     pm_commit_take(may_drop(), cost);
     lock_extents(pm_unlock_raw);
 }
@@ -174,7 +184,7 @@ static int take_idle(void) {
     pm_release_all();
     if (!idle)
         return EBUSY;
-    pm_commit_was_held(since, &cost);
+    were_held(since, &cost);
     pm_commit_passed(&(struct pm_gate_passed){.rung = PM_RUNG_BETWEEN});
     return 0;
 }
@@ -206,7 +216,7 @@ static int take(enum instant instant) {
         return result == PM_GATE_INSIDE ? ETIME : EAGAIN;
     take_held(passed.rung, &cost);
     pm_gate_release();
-    pm_commit_was_held(passed.held_since, &cost);
+    were_held(passed.held_since, &cost);
     pm_commit_passed(&passed);
     return 0;
 }
@@ -247,28 +257,11 @@ static int mend_removed(void) {
     return status == PM_OK ? 0 : ENOENT;
 }
 
-// A round is worth it while much less is left after it. Where nobody else runs nothing changes.
-#define LITTLE 256u // pages, for the instant
-
-static void make_rounds(void) {
-    uint64_t last = UINT64_MAX;
-    if (!pm_threads_some() && pm_threads_none())
-        return;
-    for (unsigned i = 0; i < PM_PAUSE_ROUNDS; i++) {
-        kernel = NOT_ASKED;
-        uint64_t pages = pm_commit_round(pm_commits_mode() == PM_COMMITS_TIME);
-        pm_commit_round_was(i, pages);
-        if (pages < LITTLE || pages > last / 2)
-            return;
-        last = pages;
-    }
-}
-
 static int take_and_enforce(enum instant instant, bool rounds) {
     if (!pm_commit_prepare())
         return errno;
-    if (rounds && instant != AT_REST)
-        make_rounds();
+    if (rounds && instant != AT_REST && (pm_threads_some() || !pm_threads_none()))
+        pm_commit_rounds(pm_commits_mode() == PM_COMMITS_TIME, ask_kernel_anew);
     int error = take(instant);
     if (error)
         return error;
@@ -561,7 +554,7 @@ static bool make_last(void) {
     struct pm_commit_cost cost;
     if (!pm_commit_prepare())
         return false;
-    kernel = NOT_ASKED;
+    ask_kernel_anew();
     pm_commit_take(false, &cost);
     return pm_commit_finish();
 }

@@ -11,14 +11,17 @@
 // of the commit that is being made, the sum by which a look tells whether a page is new, and the
 // kernel's record of stores.
 //
-// Checked: at an instant file and journal together are the memory, and a page that is given back
-// has what its file has. tests/integration/test_models.py runs it, and each mutant, which must be
+// Checked: file and journal together are the memory of the instant, although the program stores
+// before the copies of the instant are looked at; and a page that is given back has what its file
+// has. tests/integration/test_models.py runs it, and each mutant, which must be
 // found:
 //
 //   READ_FIRST     a round reads the pages, and begins the record anew afterwards
 //   NO_LAST_LOOK   the instant does not look at what was stored to since the last round
 //   NOT_TAKEN      a page of a round is compared with what the last commit left
+//   NO_COPIES      what was found at the instant is looked at afterwards where it lies
 //   DROPS_TAKEN    a page is given back although it is only in the journal
+//   DROPS_FOUND    or only among the copies: the record has begun anew
 //   NO_UNDO        after a commit that came to nothing its sums stay
 //   NO_FORGET      and so does its record
 //   NO_QUESTION    nobody asks who may store past the record
@@ -30,6 +33,7 @@
 
 byte memory[PAGES], file[PAGES], sum[PAGES], journal[PAGES] = NONE;
 bool written[PAGES] = true; // in the record; a page that was never looked at is
+byte copy[PAGES], instant[PAGES];
 bool found[PAGES], taken[PAGES];
 bool held, pinned;
 bool unseen; // somebody may store past the record
@@ -60,13 +64,13 @@ active proctype device() {
     od
 }
 
-inline look(all) {
+inline look(all, contents) {
     EACH(atomic {
         if
-        :: (all || found[p]) && memory[p] != sum[p] ->
-           journal[p] = memory[p];
+        :: (all || found[p]) && contents != sum[p] ->
+           journal[p] = contents;
 #ifndef NOT_TAKEN
-           sum[p] = memory[p];
+           sum[p] = contents;
 #endif
            taken[p] = true
         :: else
@@ -88,7 +92,7 @@ inline forget() { EACH(written[p] = true) }
 inline round() {
 #ifdef READ_FIRST
     EACH(found[p] = written[p]);
-    look(false);
+    look(false, memory[p]);
     begin_record();
     ASK;
     if :: unseen -> forget() :: else fi
@@ -100,18 +104,11 @@ inline round() {
     begin_record();
     ASK;
 #endif
-    if :: unseen -> forget() :: else -> look(false) fi
+    if :: unseen -> forget() :: else -> look(false, memory[p]) fi
 #endif
 }
 
-inline instant() {
-    held = true;
-    begin_record();
-    ASK;
-#ifndef NO_LAST_LOOK
-    if :: unseen -> forget(); look(true) :: else -> look(false) fi;
-#endif
-    EACH(assert(memory[p] == (journal[p] == NONE -> file[p] : journal[p])));
+inline drop() {
     EACH(if
          :: !written[p]
 #ifndef DROPS_TAKEN
@@ -119,8 +116,34 @@ inline instant() {
 #endif
             -> assert(memory[p] == file[p])
          :: else
-         fi);
-    held = false
+         fi)
+}
+
+#ifdef NO_COPIES
+#define COPIES memory
+#else
+#define COPIES copy
+#endif
+
+inline take() {
+    held = true;
+#ifndef DROPS_FOUND
+    drop();
+#endif
+    begin_record();
+    ASK;
+#ifdef DROPS_FOUND
+    drop();
+#endif
+    EACH(d_step { instant[p] = memory[p]; copy[p] = memory[p] });
+#ifdef NO_LAST_LOOK
+    EACH(found[p] = false);
+#else
+    if :: unseen -> forget(); look(true, memory[p]) :: else fi;
+#endif
+    held = false;
+    look(false, COPIES[p]);
+    EACH(assert(instant[p] == (journal[p] == NONE -> file[p] : journal[p])))
 }
 
 inline succeed() {
@@ -155,7 +178,7 @@ active proctype committer() {
        :: rounds < ROUNDS -> rounds++; round()
        :: break
        od;
-       instant();
+       take();
        if :: succeed() :: fail() fi
     :: else -> break
     od

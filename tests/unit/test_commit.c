@@ -169,11 +169,12 @@ static void test_record(void) {
     for (unsigned i = 0; i < 4; i++) {
         pm_options.commit_watch.number = 1024;
         CHECK(pm_commit_prepare());
-        uint64_t first = pm_commit_round(false);
-        CHECK_EQ(first, 0);
+        pm_commit_round(false);
+        CHECK_EQ(pm_commit_in_rounds(), 0);
         memset(at + 100 * PM_PAGE_SIZE, (int)('a' + i), PM_PAGE_SIZE);
         uint64_t next = pm_commit_round(false);
         CHECK_EQ(next, pm_stored_can() ? 1 : 0);
+        CHECK_EQ(pm_commit_in_rounds(), next);
         memset(at + 100 * PM_PAGE_SIZE, 'r', PM_PAGE_SIZE); // as the last commit left it
         memset(at + 200 * PM_PAGE_SIZE, (int)('a' + i), PM_PAGE_SIZE);
         CHECK(pm_checkpoint_is_durable());
@@ -181,6 +182,77 @@ static void test_record(void) {
         CHECK(pm_commit_finish());
         check_files();
         CHECK(!pm_stored_can() || (cost.dropped >= 1000 && cost.dropped < 3000) || i == 0);
+    }
+}
+
+// Of what no commit had yet, far more than the last one had, a round is enough, too: the next one
+// goes on, and finds what was stored to since.
+static void test_first_rounds(void) {
+    enum { PAGES = 6000 };
+    struct pm_commit_cost cost;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    MUST(commit(true, &cost) && pm_commit_last.copied < 100);
+    char *at = pm_extent_address(&pm_extents[pm_extent_allocate(PAGES, 1)]);
+    memset(at, 'f', PAGES * PM_PAGE_SIZE);
+    CHECK(pm_commit_prepare());
+    CHECK(!pm_stored_can() || pm_commit_round(true) >= PAGES);
+    memset(at, 'g', PM_PAGE_SIZE);
+    CHECK(!pm_stored_can() || pm_commit_round(true) == 1);
+    CHECK(!pm_stored_can() || pm_commit_in_rounds() > PAGES);
+    pm_commit_take(true, &cost);
+    CHECK(pm_commit_finish());
+    check_files();
+}
+
+// What rounds have left is copied at the instant, and looked at afterwards. Stores that come after
+// the instant are in the next commit: also to a page that a round had, or that is as before again,
+// and where memory has no room for all copies, or a page in the middle cannot be read.
+enum { COPIED = 3000, APART = 7 };
+
+static void change_some(char *at, int by) {
+    for (unsigned i = 0; i < COPIED; i += APART)
+        memset(at + i * PM_PAGE_SIZE, by, 1 + i % PM_PAGE_SIZE);
+}
+
+static void check_instant(const char *instant, const char *at, const char *but) {
+    const struct pm_shard *s = &pm_heap.shard[0];
+    static char page[PM_PAGE_SIZE];
+    for (unsigned i = 0; i < COPIED; i++) {
+        uint64_t offset = pm_heap_offset(at) - s->offset + i * PM_PAGE_SIZE;
+        MUST(pread(s->data.fd, page, PM_PAGE_SIZE, (off_t)offset) == PM_PAGE_SIZE);
+        CHECK(memcmp(page, instant + (size_t)i * PM_PAGE_SIZE, PM_PAGE_SIZE) == 0 ||
+              at + i * PM_PAGE_SIZE == but);
+    }
+}
+
+static void test_copies(void) {
+    static char instant[COPIED * PM_PAGE_SIZE];
+    struct pm_commit_cost cost;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    char *at = pm_extent_address(&pm_extents[pm_extent_allocate(COPIED, 1)]);
+    memset(at, 'r', COPIED * PM_PAGE_SIZE);
+    for (unsigned turn = 0; turn < 6; turn++) {
+        CHECK(pm_commit_prepare());
+        change_some(at, (int)('a' + turn));
+        pm_commit_round(true);
+        pm_commit_ready(turn * 100);
+        change_some(at + turn % 2 * PM_PAGE_SIZE, (int)('A' + turn));
+        memset(at, 'r', COPIED / 2 * PM_PAGE_SIZE);
+        char *hidden = at + 2 * APART * (size_t)(turn % 2) * PM_PAGE_SIZE;
+        MUST(turn < 4 || mprotect(hidden, PM_PAGE_SIZE, PROT_NONE) == 0);
+        pm_commit_take(turn != 2, &cost);
+        MUST(turn < 4 || mprotect(hidden, PM_PAGE_SIZE, PROT_READ | PROT_WRITE) == 0);
+        memcpy(instant, at, sizeof instant);
+        memset(at, (int)('0' + turn), COPIED * PM_PAGE_SIZE);
+        pm_commit_look(&cost);
+        uint64_t pages = cost.pages;
+        CHECK(pm_commit_finish());
+        CHECK_EQ(pm_commit_last.pages, pages);
+        check_instant(instant, at, turn < 4 ? NULL : hidden);
+        CHECK(commit(turn % 2, &cost));
+        check_files();
     }
 }
 
@@ -307,6 +379,12 @@ int main(void) {
     RUN_CHILD(no_room);
     RUN_CHILD(record);
     RUN_CHILD(unreadable);
+    pm_options.commit_watch.number = 1024;
+    RUN_CHILD(first_rounds);
+    for (uint64_t megabytes = 0; megabytes < 8; megabytes += 3) {
+        pm_options.commit_memory.number = megabytes << 20;
+        RUN_CHILD(copies);
+    }
     pm_options.commit_watch.number = 1;
     for (unsigned i = 0; i < 4; i++) {
         pm_rounds_unseen = i == 3 ? says_unseen : NULL;

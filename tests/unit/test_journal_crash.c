@@ -140,6 +140,8 @@ static void change_state(void) {
 static void write_changes(struct pm_journal *j) {
     static const unsigned char zeroes[PM_PAGE_SIZE];
     for (unsigned i = 0; i < FILES; i++) {
+        if (!on_part && rnd(4) == 0) // as rounds do, which are not made on a part
+            pm_journal_write_out(j);
         pm_journal_add_length(j, files[i], after.size[i]);
         for (unsigned page = 0; page * PM_PAGE_SIZE < after.size[i]; page++) {
             const unsigned char *now = after.bytes[i] + page * PM_PAGE_SIZE;

@@ -64,12 +64,13 @@ bool pm_changed_prepare(void) {
 
 void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
                       struct pm_commit_cost *cost) {
-    looking = (struct looking){.journal = journal,
-                               .cost = cost,
-                               .drop = when == PM_CHANGED_INSTANT_DROP,
-                               .live = when == PM_CHANGED_ROUND,
-                               .unread = pm_own_way == PM_OWN_ALL ? 0 : UNREAD,
-                               .pagemap = pm_own_open()};
+    looking = (struct looking){
+        .journal = journal,
+        .cost = cost,
+        .drop = when == PM_CHANGED_INSTANT_DROP,
+        .live = when == PM_CHANGED_ROUND,
+        .unread = when == PM_CHANGED_AFTER || pm_own_way == PM_OWN_ALL ? 0 : UNREAD,
+        .pagemap = pm_own_open()};
 }
 
 bool pm_changed_end(void) {
@@ -354,11 +355,25 @@ bool pm_changed_find_stored(unsigned file, char *at, size_t len) {
     return pm_stored_find(file, looking.pagemap, at, len);
 }
 
-void pm_changed_look_stored(unsigned file, char *start, uint64_t length) {
+void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from) {
     look_into(file, start, length);
-    pm_stored_each(file, looking.pagemap, look_at_run, NULL);
+    pm_stored_each(file, looking.pagemap, from, look_at_run, NULL);
     look_at_gathered();
     drop_gathered();
+}
+
+static void look_at_copies(char *at, size_t len, void *copies) {
+    const char **copy = copies;
+    for (size_t part; len; at += part, len -= part, *copy += part) {
+        part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
+        look_at_pages(at, *copy, part);
+    }
+}
+
+void pm_changed_look_copied(unsigned file, char *start, uint64_t length, const char **copies,
+                            uint64_t to) {
+    look_into(file, start, length);
+    pm_stored_part(file, 0, to, look_at_copies, copies);
 }
 
 // ---- pages that were not stored to --------------------------------------------------------------

@@ -33,6 +33,7 @@ enum pm_changed_when {
     PM_CHANGED_ROUND, // other threads run
     PM_CHANGED_INSTANT,
     PM_CHANGED_INSTANT_DROP, // a page that is as its file has it may be given back to the kernel
+    PM_CHANGED_AFTER,        // other threads run again, and pages were copied
 };
 // Counts in `cost`.
 void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
@@ -42,8 +43,12 @@ void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
 void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length);
 // Finds what was stored to since the last time (pm_stored_find()).
 bool pm_changed_find_stored(unsigned file, char *at, size_t len);
-// pm_changed_look() of the pages that were found in the file, whose first byte is at `start`.
-void pm_changed_look_stored(unsigned file, char *start, uint64_t length);
+// pm_changed_look() of the pages that were found in the file, whose first byte is at `start`; of
+// all that was found in all files, from page `from` on.
+void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from);
+// The same up to page `to`, of copies: those of all files lie one behind the other.
+void pm_changed_look_copied(unsigned file, char *start, uint64_t length, const char **copies,
+                            uint64_t to);
 // Gives back pages from `from` on that were not stored to since the last look, and are not in this
 // commit: the file has them. Not all at once. Returns where it has ended.
 uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end);

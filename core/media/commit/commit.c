@@ -63,11 +63,15 @@ static struct commit {
     bool begun;          // in rounds
     bool lengths_differ; // from those of the last commit
     bool undroppable;    // when copies could last be dropped, the caller did not allow it
-    size_t ready;        // bytes of the journal's memory that may have been stored to
+    // Bytes of the journal's memory that may have been stored to: from its start; up to its end.
+    size_t ready, ready_copies;
+    uint64_t awaited; // copies at the instant
 
     // The commit that is being made.
     struct {
         bool good, anything, forced, amid, again;
+        bool rounds; // it has begun in them
+        bool looked; // at all that is in it
         int error;
         uint64_t time;
         uint64_t lengths[PM_JOURNAL_FILES]; // before it
@@ -90,8 +94,8 @@ void pm_commit_whole_roots(uint64_t offset, uint64_t len) {
 // ---- memory for the journal ---------------------------------------------------------------------
 
 // Huge pages cost few faults where much has changed. The first ones are small: they are enough for
-// most programs.
-#define FEW ((size_t)2 << 20)
+// most programs, and for rounds.
+#define FEW PM_ROUNDS_JOURNAL
 
 static void reserve_journal(void) {
     struct pm_journal *j = &commit.journal;
@@ -105,15 +109,33 @@ static void reserve_journal(void) {
         madvise((char *)j->first + FEW, j->room - FEW, MADV_HUGEPAGE);
 }
 
-// What twice as large a commit as this one needs stays ready.
-static void keep_ready(void) {
-    struct pm_journal *j = &commit.journal;
-    size_t twice = FEW + 2 * (size_t)j->pages * PM_PAGE_SIZE;
-    if (j->pages && twice < commit.ready && twice < j->room)
-        madvise((char *)j->first + twice, (commit.ready < j->room ? commit.ready : j->room) - twice,
-                MADV_DONTNEED);
-    if (j->pages)
-        commit.ready = twice;
+static size_t at_most(size_t bytes) {
+    return bytes < commit.journal.room ? bytes : commit.journal.room;
+}
+
+// What twice as large a commit as this one needs stays ready: pages from the start on, copies up to
+// the end.
+static void keep_ready(uint64_t pages, uint64_t copies) {
+    size_t room = commit.journal.room, low = at_most(FEW + 2 * (size_t)pages * PM_PAGE_SIZE);
+    size_t high = room - at_most(2 * (size_t)copies * PM_PAGE_SIZE);
+    if (!pages && !copies)
+        return;
+    if (low < high && (low < commit.ready || high > room - commit.ready_copies))
+        madvise((char *)commit.journal.first + low, high - low, MADV_DONTNEED);
+    commit.ready = low;
+    if (commit.ready_copies > room - high)
+        commit.ready_copies = room - high;
+}
+
+bool pm_commit_ready(uint64_t pages) {
+    size_t room = commit.journal.room, most = room - at_most(FEW);
+    commit.awaited = pages;
+    size_t wanted = pages * PM_PAGE_SIZE < most ? pages * PM_PAGE_SIZE : most;
+    volatile char *end = (char *)commit.journal.first + room;
+    bool ready = wanted <= commit.ready_copies;
+    for (; commit.ready_copies < wanted; commit.ready_copies += PM_PAGE_SIZE)
+        end[-1 - (ptrdiff_t)commit.ready_copies] = 0;
+    return ready;
 }
 
 // ---- the instant --------------------------------------------------------------------------------
@@ -183,16 +205,20 @@ void pm_commit_abandon(void) {
 uint64_t pm_commit_round(bool count) {
     if (commit.force || !pm_rounds_worth(count)) // memory is short: no time for more of it
         return 0;
-    if (commit.begun && commit.journal.pages > 2 * pm_commit_last.copied + FEW / PM_PAGE_SIZE)
-        pm_commit_abandon(); // many instants were missed
     if (!commit.begun)
         begin();
     commit.begun = true;
     pm_journal_files_trust(true);
-    uint64_t pages = pm_rounds_make();
+    size_t room = commit.journal.room;
+    commit.journal.room = at_most(FEW); // a round is in no hurry, and memory is less than a file
+    uint64_t looked = pm_rounds_make();
+    pm_journal_write_out(&commit.journal);
+    commit.journal.room = room;
     pm_journal_files_trust(false);
-    return pages;
+    return looked;
 }
+
+uint64_t pm_commit_in_rounds(void) { return commit.begun ? commit.journal.pages : 0; }
 
 // Goes on with what rounds have begun, or begins.
 static void begin_at_instant(void) {
@@ -200,6 +226,7 @@ static void begin_at_instant(void) {
         pm_commit_abandon();
     if (!commit.begun)
         begin();
+    commit.taken.rounds = commit.begun;
     commit.begun = false;
     commit.taken.time = commit.journal.group->time = pm_commit_clock();
 }
@@ -241,26 +268,41 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         pm_heap.super->state.lap = pm_checkpoint_mark;
     commit.lengths_differ = false;
     pm_rounds_each_file(compare_length);
-    pm_rounds_instant(cost, commit.taken.forced);
+    pm_rounds_instant(cost, commit.taken.forced   ? PM_ROUNDS_ALL
+                            : commit.taken.rounds ? PM_ROUNDS_LATER
+                                                  : PM_ROUNDS_NOW);
     bool images = look_at_roots();
     int error = errno;
     pm_emptied_take(pm_changed_zeroes);
     pm_changed_end();
-    commit.taken.anything = commit.lengths_differ || pm_journal_has_any(&commit.journal);
-    if (commit.lengths_differ)
-        pm_rounds_each_file(add_length);
     memcpy(commit.taken.lengths, commit.length, sizeof commit.length);
-    if (commit.taken.anything)
+    if (commit.lengths_differ) {
+        pm_rounds_each_file(add_length);
         pm_rounds_each_file(note_length);
+    }
     cost->held_us = (pm_commit_clock() - commit.taken.time) / 1000;
     commit.journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
     commit.journal.forced = commit.taken.forced;
     commit.journal.amid = commit.taken.amid;
-    commit.taken.good = images || !commit.taken.anything;
+    commit.taken.good = images;
     commit.taken.error = error;
+    commit.taken.looked = false;
     pm_journal_files_trust(false);
     if (drop)
         pm_emptied_map_idle();
+    cost->pages = commit.journal.pages;
+    pm_commit_last = *cost;
+}
+
+void pm_commit_look(struct pm_commit_cost *cost) {
+    if (commit.taken.looked)
+        return;
+    commit.taken.looked = true;
+    pm_journal_files_trust(true);
+    pm_rounds_look_at_copies(cost, commit.taken.lengths);
+    pm_journal_files_trust(false);
+    commit.taken.anything = commit.lengths_differ || pm_journal_has_any(&commit.journal);
+    commit.taken.good |= !commit.taken.anything;
     if (!commit.taken.anything)
         commit.epoch--; // who follows the journal sees no gap
     cost->pages = commit.journal.pages;
@@ -321,7 +363,16 @@ static bool bring(void) {
 
 void pm_commit_bring(void) { bring(); }
 
+// Rounds of one commit find each page some times over.
+#define TIMES_MOST 4u
+
+static bool has_missed_many_instants(void) {
+    return commit.journal.pages > TIMES_MOST * pm_rounds_own() + FEW / PM_PAGE_SIZE;
+}
+
 bool pm_commit_prepare(void) {
+    if (commit.begun && has_missed_many_instants())
+        pm_commit_abandon();
     if (commit.begun)
         return true;
     if (!bring())
@@ -355,6 +406,7 @@ bool pm_commit_again(int error) {
 }
 
 bool pm_commit_enforce(void) {
+    pm_commit_look(&pm_commit_last);
     pm_journal_files_trust(true);
     bool durable = !commit.taken.anything || become_durable();
     pm_journal_files_trust(false);
@@ -380,7 +432,8 @@ bool pm_commit_enforce(void) {
         return true;
     commit.unapplied = true;
     pm_journal_count(&commit.journal);
-    keep_ready();
+    bool rounds = commit.taken.rounds;
+    keep_ready(rounds ? 0 : commit.journal.pages, rounds ? commit.awaited : 0);
     return true;
 }
 

@@ -63,15 +63,23 @@ int pm_commit_change_heap(struct pm_error *err);
 // earlier commit could not finish. False, with errno: it still cannot, so there is no commit now.
 bool pm_commit_prepare(void);
 // Then, while other threads run, as often as it is worth it: puts what has changed so far into the
-// journal, so that less is left for the instant. Returns how many pages that were; 0: rounds are
-// not worth it, or not possible. `count`: copied pages may be counted to know that.
+// journal, so that less is left for the instant. Returns how many pages it has looked at; 0: rounds
+// are not worth it, or not possible. `count`: copied pages may be counted to know that.
 uint64_t pm_commit_round(bool count);
+// How many pages rounds have found so far.
+uint64_t pm_commit_in_rounds(void);
+// Before the instant: touches memory for so many pages that it may find. False: that took time. A
+// page of memory that was never used costs more than to copy a page there.
+bool pm_commit_ready(uint64_t pages);
 // What was begun is not to go on: the files are others. If there is merely no instant now, it goes
 // on with the next one.
 void pm_commit_abandon(void);
 // At the instant, with the extent locks of all shards. `drop`: unchanged pages may be given back,
 // because the kernel stores to none of them on its own (O_DIRECT, io_uring).
 void pm_commit_take(bool drop, struct pm_commit_cost *cost);
+// After the instant, while other threads run again: looks at what was copied there. After that the
+// cost is whole. pm_commit_enforce() does it if nobody has.
+void pm_commit_look(struct pm_commit_cost *cost);
 // The commit that is taken next is not one that the trigger of PMALLOC_COMMIT asks for: memory is
 // to become free (PMALLOC_COMMIT_PAGES).
 void pm_commit_force(void);

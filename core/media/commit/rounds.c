@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "base/proc.h"
+#include "instant_copy.h"
 #include "journal_files.h"
 #include "media/backing/marks.h"
 #include "media/own_pages.h"
@@ -20,7 +21,7 @@ static struct {
     bool watched, failed;
     uint64_t drop_at[PM_JOURNAL_FILES]; // where pages are given back next
     uint64_t copied;                    // by the last commit
-    uint64_t own, counted;              // copied pages; when they were counted, or 0
+    uint64_t own, counted, count_after; // copied pages; when they were counted, or 0; until when
     uint64_t unseen, rest;              // when there were such pages; how long it rests, or 0
 } rounds;
 
@@ -91,17 +92,23 @@ uint64_t pm_rounds_copied(void) {
 
 bool (*pm_rounds_unseen)(void);
 
-// It takes as long as to find what was stored to, ten times over, and it is only roughly so. Most
+// It takes as long as to find what was stored to, ten times over, and it is only roughly so: it may
+// take that part of the time. So a small heap that grows fast is counted for each commit. Most
 // often it is done in a round.
+#define COUNT_PART 32u
 #define COUNT_AFTER ((uint64_t)1000000000)
 
 static void count_own(void) {
     uint64_t now = pm_os_now_ns();
-    if (rounds.counted && now - rounds.counted < COUNT_AFTER)
+    if (rounds.counted && now - rounds.counted < rounds.count_after)
         return;
     rounds.own = pm_rounds_copied();
     rounds.counted = now;
+    rounds.count_after = COUNT_PART * (pm_os_now_ns() - now);
+    rounds.count_after = rounds.count_after < COUNT_AFTER ? rounds.count_after : COUNT_AFTER;
 }
+
+uint64_t pm_rounds_own(void) { return rounds.own; }
 
 // Calls `fn` for each data file, with its length now. Other threads may run.
 static void each_data(look_fn *fn) {
@@ -183,7 +190,7 @@ static bool misses_nothing(void) {
 
 static void look_by_record(unsigned file, char *at, uint64_t length) {
     (void)length;
-    pm_changed_look_stored(file, at, rounds.length[file]);
+    pm_changed_look_stored(file, at, rounds.length[file], 0);
 }
 
 static bool may_make_rounds(void) {
@@ -202,7 +209,6 @@ static void begin_look(void) {
 
 uint64_t pm_rounds_make(void) {
     struct pm_commit_cost cost = {0};
-    uint64_t before = rounds.journal->pages;
     count_own();
     begin_look();
     pm_changed_begin(rounds.journal, PM_CHANGED_ROUND, &cost);
@@ -212,7 +218,7 @@ uint64_t pm_rounds_make(void) {
         each_data(look_by_record);
     if (!pm_changed_end() || !told)
         pm_rounds_forget();
-    return rounds.journal->pages - before;
+    return cost.copied;
 }
 
 // What is beyond the end of a file that was cut since is released space, so zeroes follow it in the
@@ -225,7 +231,8 @@ static void look_at_file(unsigned file, char *at, uint64_t length) {
     pm_changed_look(file, at, length, 0, rounds.length[file]);
 }
 
-// What the record does not name is as the last commit left it.
+// What was not stored to since the last look is as the last commit left it, or in this one. It is
+// given back before the record begins anew: then it would not name what is copied now.
 static void drop_rest_of(unsigned file, char *at, uint64_t length) {
     uint64_t *from = &rounds.drop_at[file];
     *from = pm_changed_drop_rest(file, at, *from < length ? *from : 0, length);
@@ -234,6 +241,7 @@ static void drop_rest_of(unsigned file, char *at, uint64_t length) {
 static bool find_in_all(void) {
     if (!is_watching(false))
         return false;
+    each_mapped(drop_rest_of);
     begin_look();
     each_mapped(find_in);
     return !rounds.failed && misses_nothing();
@@ -241,22 +249,73 @@ static bool find_in_all(void) {
 
 static void look_at_all(struct pm_commit_cost *cost) {
     pm_rounds_forget();
+    cost->copied = 0;
     each_mapped(look_at_file);
     rounds.own = cost->copied;
     rounds.counted = pm_os_now_ns();
 }
 
-static void look_at_stored(struct pm_commit_cost *cost) {
-    count_own();
-    each_mapped(look_by_record);
-    each_mapped(drop_rest_of);
+// ---- copies -------------------------------------------------------------------------------------
+
+static struct {
+    uint64_t room, pages;
+    const char *next; // to be looked at
+} copies;
+
+static void copy_pages_of(unsigned file, char *at, uint64_t length) {
+    (void)at, (void)length;
+    pm_stored_part(file, 0, copies.room, pm_instant_copy, NULL);
+}
+
+// What is left for the journal has room for a group, and for what is added at the instant.
+static void copy_found(void) {
+    struct pm_journal *j = rounds.journal;
+    size_t bytes = j->room > PM_ROUNDS_JOURNAL ? j->room - PM_ROUNDS_JOURNAL : 0;
+    uint64_t most = bytes / PM_PAGE_SIZE, found = pm_stored_pages();
+    copies.room = found < most ? found : most;
+    j->room -= copies.room * PM_PAGE_SIZE;
+    copies.next = (char *)j->first + j->room;
+    pm_instant_copy_begin((char *)j->first + j->room, copies.room);
+    each_mapped(copy_pages_of);
+    copies.pages = pm_instant_copy_end();
+}
+
+static const uint64_t *length_before;
+
+static void look_at_copies(unsigned file, char *at, uint64_t length) {
+    (void)length;
+    pm_changed_look_copied(file, at, length_before[file], &copies.next, copies.pages);
+}
+
+void pm_rounds_look_at_copies(struct pm_commit_cost *cost, const uint64_t *length) {
+    if (copies.pages) {
+        length_before = length;
+        pm_changed_begin(rounds.journal, PM_CHANGED_AFTER, cost);
+        each_mapped(look_at_copies);
+        pm_changed_end();
+    }
+    rounds.journal->room += copies.room * PM_PAGE_SIZE;
+    copies.room = copies.pages = 0;
+}
+
+static void look_at_rest(unsigned file, char *at, uint64_t length) {
+    (void)length;
+    pm_changed_look_stored(file, at, rounds.length[file], copies.pages);
+}
+
+static void look_at_stored(struct pm_commit_cost *cost, bool later) {
+    if (later)
+        copy_found();
+    else
+        count_own(); // else a round has
+    each_mapped(look_at_rest);
     cost->copied = rounds.own > cost->dropped ? rounds.own - cost->dropped : 0;
     rounds.own = cost->copied;
 }
 
-void pm_rounds_instant(struct pm_commit_cost *cost, bool drop_all) {
-    if (!drop_all && find_in_all())
-        look_at_stored(cost);
+void pm_rounds_instant(struct pm_commit_cost *cost, enum pm_rounds_look look) {
+    if (look != PM_ROUNDS_ALL && find_in_all())
+        look_at_stored(cost, look == PM_ROUNDS_LATER);
     else
         look_at_all(cost);
     rounds.copied = cost->copied;

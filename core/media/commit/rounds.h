@@ -7,13 +7,17 @@
 //   a round       threads run. All data files begin their record anew; then the pages that were in
 //                 it go to the journal, as far as they differ.
 //   ...           another one, of what was stored to meanwhile, and so on.
-//   the instant   what was stored to since the last round, the same for all files, and roots.
+//   the instant   what was stored to since the last round, the same for all files, is copied to
+//                 memory. Roots go to the journal.
+//   afterwards    threads run again, and the copies are looked at.
 //
 // A page that is looked at twice is in the journal twice, and the second time counts. Where the
 // record may lack a page, all copied pages are looked at, at the instant if need be: in the first
 // round, after a commit that came to nothing, where the kernel may have stored to pages by itself,
 // where a page could not be read. Without a record, or where few pages are copied, there is no
-// round.
+// round. Copies lie at the end of the journal's memory. What has no room there is looked at while
+// the threads stand still, and so is all of a commit without rounds: nobody else runs then, or it
+// is little.
 //
 // tests/models/rounds.pml is a model of it. With the commit lock.
 #ifndef PM_ROUNDS_H
@@ -31,20 +35,31 @@ uint64_t pm_rounds_length(unsigned file);
 // About how many pages the process has copied now. Other threads may run.
 uint64_t pm_rounds_copied(void);
 
+// The same as it was counted last.
+uint64_t pm_rounds_own(void);
+
 // Whether the kernel may store to pages that it was given earlier, without a trace in the record.
 // NULL: it does not.
 extern bool (*pm_rounds_unseen)(void);
 
 // `count`: copied pages may be counted to know that.
 bool pm_rounds_worth(bool count);
-// The commit has begun. How many pages it has more now.
+// The commit has begun. How many pages were looked at.
 uint64_t pm_rounds_make(void);
 // At the instant: whether what the rounds have found may stand.
 bool pm_rounds_hold(void);
 // The record is not to be believed.
 void pm_rounds_forget(void);
-// Looks, and drops pages (pm_changed_begin()). `drop_all`: all that can be, however long it takes;
-// the record ends then.
-void pm_rounds_instant(struct pm_commit_cost *cost, bool drop_all);
+// Of the journal's memory this much is left for itself.
+#define PM_ROUNDS_JOURNAL ((size_t)2 << 20)
+enum pm_rounds_look {
+    PM_ROUNDS_NOW,
+    PM_ROUNDS_LATER, // copies what rounds have left, as far as there is memory
+    PM_ROUNDS_ALL,   // drops all that can be, however long it takes; the record ends then
+};
+// Looks, and drops pages (pm_changed_begin()).
+void pm_rounds_instant(struct pm_commit_cost *cost, enum pm_rounds_look look);
+// After the instant: `length` of each file under the last commit.
+void pm_rounds_look_at_copies(struct pm_commit_cost *cost, const uint64_t *length);
 
 #endif

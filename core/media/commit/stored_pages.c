@@ -79,8 +79,10 @@ void pm_stored_end(void) {
 static struct {
     struct pm_pagemap_region *run;
     size_t room, count;
+    uint64_t pages;
     struct {
         size_t from, to;
+        uint64_t page; // how many pages were found before
     } of[PM_JOURNAL_FILES];
 } found;
 
@@ -118,20 +120,80 @@ static bool protect(int pagemap, uint64_t start, uint64_t end) {
 bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len) {
     const struct pm_file *f = pm_journal_heap_file(file);
     found.of[file].from = found.count;
+    found.of[file].page = found.pages;
     bool good = !len || (pagemap >= 0 && pm_stored_can() && has_room() && watch(f) &&
                          protect(pagemap, (uintptr_t)at, (uintptr_t)at + len));
     found.of[file].to = found.count;
+    for (size_t i = found.of[file].from; i < found.count; i++)
+        found.pages += (found.run[i].end - found.run[i].start) / PM_PAGE_SIZE;
     return good;
 }
 
-void pm_stored_each(unsigned file, int pagemap, pm_own_fn *fn, void *arg) {
-    for (size_t i = found.of[file].from; i < found.of[file].to; i++)
-        pm_own_pages_by(pagemap, (char *)(uintptr_t)found.run[i].start,
-                        found.run[i].end - found.run[i].start, fn, arg);
+uint64_t pm_stored_pages(void) { return found.pages; }
+
+void pm_stored_part(unsigned file, uint64_t from, uint64_t to, pm_own_fn *fn, void *arg) {
+    uint64_t page = found.of[file].page, end;
+    for (size_t i = found.of[file].from; i < found.of[file].to && page < to; i++, page = end) {
+        char *at = (char *)(uintptr_t)found.run[i].start;
+        end = page + (found.run[i].end - found.run[i].start) / PM_PAGE_SIZE;
+        uint64_t first = page > from ? page : from, last = end < to ? end : to;
+        if (first < last)
+            fn(at + (first - page) * PM_PAGE_SIZE, (last - first) * PM_PAGE_SIZE, arg);
+    }
+}
+
+struct each {
+    pm_own_fn *fn;
+    void *arg;
+    int pagemap;
+};
+
+// Runs that lie near each other. To ask for all of them by one call takes less time than a call for
+// each, although the pages between them are looked at, too.
+#define NEAR ((size_t)64 * PM_PAGE_SIZE)
+static struct {
+    struct {
+        char *at, *end;
+    } run[64];
+    size_t runs;
+} nearby;
+
+// The copied pages are [at, at + len). They may begin anew from the first one.
+static void tell_nearby(char *at, size_t len, void *each) {
+    const struct each *e = each;
+    for (size_t i = 0; i < nearby.runs; i++) {
+        char *from = at > nearby.run[i].at ? at : nearby.run[i].at;
+        char *to = at + len < nearby.run[i].end ? at + len : nearby.run[i].end;
+        if (from < to)
+            e->fn(from, (size_t)(to - from), e->arg);
+    }
+}
+
+static void ask_nearby(struct each *e) {
+    if (nearby.runs)
+        pm_own_pages_by(e->pagemap, nearby.run[0].at,
+                        (size_t)(nearby.run[nearby.runs - 1].end - nearby.run[0].at), tell_nearby,
+                        e);
+    nearby.runs = 0;
+}
+
+static void ask(char *at, size_t len, void *each) {
+    const size_t most = sizeof nearby.run / sizeof nearby.run[0];
+    if (nearby.runs == most ||
+        (nearby.runs && (size_t)(at - nearby.run[nearby.runs - 1].end) > NEAR))
+        ask_nearby(each);
+    nearby.run[nearby.runs].at = at;
+    nearby.run[nearby.runs++].end = at + len;
+}
+
+void pm_stored_each(unsigned file, int pagemap, uint64_t from, pm_own_fn *fn, void *arg) {
+    struct each each = {fn, arg, pagemap};
+    pm_stored_part(file, from, UINT64_MAX, ask, &each);
+    ask_nearby(&each);
 }
 
 void pm_stored_none(void) {
-    found.count = 0;
+    found.count = found.pages = 0;
     memset(found.of, 0, sizeof found.of);
 }
 
@@ -141,11 +203,6 @@ bool pm_stored_forget(unsigned file) {
 }
 
 // ---- pages that were not stored to --------------------------------------------------------------
-
-struct each {
-    pm_own_fn *fn;
-    void *arg;
-};
 
 static void tell(uint64_t start, uint64_t end, void *each) {
     const struct each *e = each;
@@ -164,7 +221,7 @@ static bool scan_not(int pagemap, char *at, size_t len, const struct each *each)
 
 // `fn` may make new mappings.
 bool pm_stored_not(unsigned file, int pagemap, char *at, size_t len, pm_own_fn *fn, void *arg) {
-    const struct each each = {fn, arg};
+    const struct each each = {fn, arg, pagemap};
     return pm_stored_can() &&
            (scan_not(pagemap, at, len, &each) ||
             (watch(pm_journal_heap_file(file)) && scan_not(pagemap, at, len, &each)));

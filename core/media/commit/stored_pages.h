@@ -33,8 +33,14 @@ bool pm_stored_can(void);
 // look, and begins anew there. The first look finds all that are copied. False: they are not known,
 // and some of the range may have begun anew, so forget the record.
 bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len);
-// Calls `fn` for each run of pages that was found in the file, by rising address.
-void pm_stored_each(unsigned file, int pagemap, pm_own_fn *fn, void *arg);
+// How many pages were found in all files.
+uint64_t pm_stored_pages(void);
+// Of all that was found, by the order in which it was found, pages [from, to): calls `fn` for each
+// run of them that is of the file, by rising address. A page that was not stored to may be among
+// them.
+void pm_stored_part(unsigned file, uint64_t from, uint64_t to, pm_own_fn *fn, void *arg);
+// The same from there to the end, and copied pages only.
+void pm_stored_each(unsigned file, int pagemap, uint64_t from, pm_own_fn *fn, void *arg);
 // Nothing is found any more. Before the files are looked at.
 void pm_stored_none(void);
 // The next look finds all copied pages of the file again. It also takes away what the record leaves

@@ -63,12 +63,8 @@ static void write_groups(struct pm_journal *j) {
     j->at += bytes;
 }
 
-static void next_group(struct pm_journal *j) {
-    struct pm_journal_group *last = j->group, *next = behind(last);
-    if (bytes_up_to(j, next) + PM_JOURNAL_BUFFER > j->room) {
-        write_groups(j);
-        next = j->first;
-    }
+static void begin_group(struct pm_journal *j, struct pm_journal_group *next) {
+    const struct pm_journal_group *last = j->group;
     if (next != last)
         *next = *last;
     memset(next->entry, 0, sizeof next->entry);
@@ -76,6 +72,23 @@ static void next_group(struct pm_journal *j) {
     next->entries = next->pages = 0;
     j->group = next;
     j->groups++;
+}
+
+static void next_group(struct pm_journal *j) {
+    struct pm_journal_group *next = behind(j->group);
+    if (bytes_up_to(j, next) + PM_JOURNAL_BUFFER > j->room) {
+        write_groups(j);
+        next = j->first;
+    }
+    begin_group(j, next);
+}
+
+// Only the first group in memory may have no entry yet.
+void pm_journal_write_out(struct pm_journal *j) {
+    if (!j->group->entries)
+        return;
+    write_groups(j);
+    begin_group(j, j->first);
 }
 
 static struct pm_journal_entry *add(struct pm_journal *j, enum pm_journal_kind kind, unsigned file,

@@ -98,6 +98,8 @@ void pm_journal_add_pages(struct pm_journal *j, unsigned file, uint64_t first, c
 void pm_journal_add_zeroes(struct pm_journal *j, unsigned file, uint64_t first, uint64_t pages);
 // Adds the length that the file has under this commit.
 void pm_journal_add_length(struct pm_journal *j, unsigned file, uint64_t bytes);
+// Writes what memory has so far: all of it is free again.
+void pm_journal_write_out(struct pm_journal *j);
 // Whether anything was added.
 bool pm_journal_has_any(const struct pm_journal *j);
 // Writes what memory has. False, with errno: this or an earlier write has failed, so this is no
