@@ -4,10 +4,11 @@
 // Threads that store to many pages, each in an order of its own, so that what is found at a start
 // tells whether it is one instant:
 //
-//   count   page c % PAGES gets c, and c grows: each page has the last number that was its turn
-//   toggle  page c % PAGES is what it was the time before last, and a counter tells c
+//   count   page c % pages gets c, and c grows: each page has the last number that was its turn
+//   toggle  page c % pages is what it was the time before last, and a counter tells c
 //
 // rounds SECONDS [MODE]   says how far each thread was, stores for so long (0: until it is killed)
+//   storm    four threads, which store to 500 MB of pages a second, as far as the machine goes
 //   churn    beside it, blocks come and go whose pages were stored to
 //   direct   a file is open for direct I/O
 //   record   the program has a record of stores of its own, on one of its blocks
@@ -24,7 +25,8 @@
 
 #include "holds.h"
 
-enum { PAGE = 4096, PAGES = 3000, THREADS = 2 };
+enum { PAGE = 4096, MOST = 4 };
+static uint64_t areas_made = 2, pages = 3000, pause_us = 300;
 
 struct area {
     uint64_t made; // by toggle: how many were made
@@ -39,23 +41,23 @@ static _Atomic uint64_t *word_of(const struct area *a, uint64_t page) {
 
 static void count(struct area *a) {
     uint64_t c = a->made;
-    *word_of(a, c % PAGES) = c + 1;
+    *word_of(a, c % pages) = c + 1;
     *(volatile uint64_t *)&a->made = c + 1;
 }
 
 static void toggle(struct area *a) {
     uint64_t c = a->made;
-    *word_of(a, c % PAGES) ^= 1;
+    *word_of(a, c % pages) ^= 1;
     *(volatile uint64_t *)&a->made = c + 1;
 }
 
 static uint64_t check(const struct area *a, bool toggles) {
     uint64_t c = a->made, wrong = 0;
-    for (uint64_t page = 0; page < PAGES; page++) {
-        uint64_t turns = c / PAGES + (page < c % PAGES), has = *word_of(a, page);
-        uint64_t wants = toggles ? turns & 1 : turns ? (turns - 1) * PAGES + page + 1 : 0;
+    for (uint64_t page = 0; page < pages; page++) {
+        uint64_t turns = c / pages + (page < c % pages), has = *word_of(a, page);
+        uint64_t wants = toggles ? turns & 1 : turns ? (turns - 1) * pages + page + 1 : 0;
         uint64_t next = toggles ? wants ^ 1 : c + 1;
-        bool may_be_next = page == c % PAGES && has == next; // the counter is stored afterwards
+        bool may_be_next = page == c % pages && has == next; // the counter is stored afterwards
         wrong += has != wants && !may_be_next;
     }
     return wrong;
@@ -63,16 +65,16 @@ static uint64_t check(const struct area *a, bool toggles) {
 
 // The counter may be one behind.
 static void mend(struct area *a, bool toggles) {
-    uint64_t c = a->made, page = c % PAGES, turns = c / PAGES;
+    uint64_t c = a->made, page = c % pages, turns = c / pages;
     uint64_t has = *word_of(a, page);
     a->made += toggles ? has != (turns & 1) : has == c + 1;
 }
 
 static void *store(void *number) {
     uint64_t which = (uint64_t)(uintptr_t)number;
-    for (; !over; usleep(300)) // a commit finds some pages of many
+    for (; !over; usleep((useconds_t)pause_us)) // a commit finds some pages of many
         for (unsigned i = 0; i < 16; i++)
-            which ? toggle(&areas[which]) : count(&areas[which]);
+            which % 2 ? toggle(&areas[which]) : count(&areas[which]);
     return NULL;
 }
 
@@ -98,30 +100,32 @@ static void keep_record(void) {
 }
 
 static void make(void) {
-    areas = calloc(THREADS, sizeof *areas);
+    areas = calloc(areas_made, sizeof *areas);
     REQUIRE(areas);
-    for (unsigned i = 0; i < THREADS; i++)
-        REQUIRE((areas[i].pages = calloc(PAGES, PAGE)) != NULL);
+    for (unsigned i = 0; i < areas_made; i++)
+        REQUIRE((areas[i].pages = calloc(pages, PAGE)) != NULL);
 }
 
 int main(int argc, char **argv) {
     double seconds = atof(argv[1]), end;
     const char *mode = argc > 2 ? argv[2] : "";
-    pthread_t thread[THREADS + 1];
+    pthread_t thread[MOST + 1];
     unsigned threads = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (strcmp(mode, "direct") == 0)
         REQUIRE(open(argv[0], O_RDONLY | O_DIRECT) >= 0);
     if (strcmp(mode, "daemon") == 0 && fork() != 0)
         return 0;
+    if (strcmp(mode, "storm") == 0)
+        areas_made = MOST, pages = 16384, pause_us = 400;
     if (!areas)
         make();
-    for (unsigned i = 0; i < THREADS; i++) {
-        printf("%llu wrong, %llu made\n", (unsigned long long)check(&areas[i], i),
+    for (unsigned i = 0; i < areas_made; i++) {
+        printf("%llu wrong, %llu made\n", (unsigned long long)check(&areas[i], i % 2),
                (unsigned long long)areas[i].made);
-        mend(&areas[i], i);
+        mend(&areas[i], i % 2);
     }
-    for (uintptr_t i = 0; i < THREADS; i++)
+    for (uintptr_t i = 0; i < areas_made; i++)
         REQUIRE(pthread_create(&thread[threads++], NULL, store, (void *)i) == 0);
     if (strcmp(mode, "churn") == 0)
         REQUIRE(pthread_create(&thread[threads++], NULL, churn, NULL) == 0);
