@@ -5,6 +5,8 @@
 //
 //   pauses MEBIBYTES RATE SECONDS    one thread stores to RATE random pages a second (0: as fast as
 //                                    it can), another looks at the clock all the time
+//   pauses MEBIBYTES once SECONDS    the first one changes each page once, as fast as it can
+//   pauses MEBIBYTES few:N SECONDS   it changes the same N pages every millisecond
 //   pauses check                     a later run: the sum of what all pages count
 //
 // Says `longest=MICROSECONDS stores=N sum=N`: the longest time between two looks at the clock, how
@@ -24,7 +26,8 @@ struct {
     uint64_t pages;
     char **chunk;
 } memory; // the root
-static uint64_t rate;
+static uint64_t rate, few;
+static bool once;
 static _Atomic bool over;
 static _Atomic uint64_t stores;
 
@@ -38,9 +41,21 @@ static uint64_t *word(uint64_t page) {
     return (uint64_t *)(void *)(memory.chunk[page / CHUNK] + page % CHUNK * PAGE);
 }
 
+static void change(uint64_t pages) {
+    for (uint64_t page = 0; page < pages; page++)
+        ++*word(page);
+    atomic_fetch_add(&stores, pages);
+}
+
 static void *store(void *unused) {
     uint64_t seed = 1, start = now();
     (void)unused;
+    if (once)
+        change(memory.pages);
+    for (; few && !over; nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL))
+        change(few);
+    if (once || few)
+        return NULL;
     while (!over) {
         for (unsigned i = 0; i < TURN; i++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -88,8 +103,13 @@ int main(int argc, char **argv) {
         return 2;
     make(strtoull(argv[1], NULL, 10) * CHUNK);
     rate = strtoull(argv[2], NULL, 10);
-    pthread_create(&thread, NULL, store, NULL);
+    once = !strcmp(argv[2], "once");
+    few = strncmp(argv[2], "few:", 4) ? 0 : strtoull(argv[2] + 4, NULL, 10);
+    if (!once)
+        pthread_create(&thread, NULL, store, NULL);
     longest_of(WARM);
+    if (once)
+        pthread_create(&thread, NULL, store, NULL);
     uint64_t before = stores, longest = longest_of((uint64_t)(atof(argv[3]) * 1e6));
     uint64_t made = stores - before;
     over = true;
