@@ -158,11 +158,11 @@ bool pm_journal_end(struct pm_journal *j) {
 
 void pm_journal_count(struct pm_journal *j) { j->lap = j->next; }
 
-// One commit needs no such thing. Cut or overwritten in part, it is torn, or it is whole
-// and says what the files have. But a part of several commits would undo the last ones.
+// A part of several commits would undo the last ones. A part of one, or of what is written over it,
+// may have a commit behind it that came to nothing, and look like a damaged journal.
 static bool end_lap(const struct pm_journal_io *io, uint64_t commits) {
     static const char zeroes[PM_JOURNAL_SECTOR];
-    return commits <= 1 ||
+    return commits == 0 ||
            (io->write(PM_JOURNAL_SELF, zeroes, sizeof zeroes, 0) && io->sync(PM_JOURNAL_SELF));
 }
 
