@@ -57,8 +57,8 @@ WITH_SSE static uint32_t by_instruction(uint32_t crc, const uint8_t *p, size_t l
 
 // An instruction waits for the result of the one before it, and the processor could do three in
 // that time. So three parts run side by side. What comes behind a part multiplies its sum by x to
-// the power of the bits there, modulo the polynomial. The factors are that power less 33, reflected:
-// the last instruction multiplies by 32 more, and a product of reflected words has one bit less.
+// the power of the bits there, modulo the polynomial. The factors have 33 less in the exponent, and
+// are reflected: the last instruction multiplies by 32 more, a product of reflected words by 1.
 #define PART ((size_t)1360) // three are a page, but for 16 bytes
 #define BEHIND_ONE 0x3f70cc6fu
 #define BEHIND_TWO 0x5aa1f3cfu
