@@ -11,6 +11,7 @@
 #define LITTLE 1024u // pages, which the instant copies in a millisecond or two
 #define ROUNDS_MOST 12u
 #define VAIN_MOST 2u
+#define TIMES_MOST 2u // pages of the first round, in the journal: it takes room on the medium
 
 static uint64_t make_round(unsigned number, bool count) {
     uint64_t before = pm_commit_in_rounds(), looked = pm_commit_round(count);
@@ -22,12 +23,13 @@ static uint64_t make_round(unsigned number, bool count) {
 
 // What the instant finds may be more than the last round: threads may have to be waited for.
 void pm_commit_rounds(bool count, void (*anew)(void)) {
-    uint64_t last = UINT64_MAX, looked;
+    uint64_t last = UINT64_MAX, most = UINT64_MAX, looked;
     for (unsigned i = 0, vain = 0; i < ROUNDS_MOST; i++, last = looked) {
         anew();
         looked = make_round(i, count);
         vain += looked > last / 4 * 3;
-        bool over = looked < LITTLE || vain == VAIN_MOST;
+        most = i ? most : TIMES_MOST * pm_commit_in_rounds() + LITTLE;
+        bool over = looked < LITTLE || vain == VAIN_MOST || pm_commit_in_rounds() > most;
         if (!looked || (over && pm_commit_ready(2 * looked + LITTLE)))
             return;
     }

@@ -279,7 +279,7 @@ static int make(enum instant instant) {
     int error = pm_removed(true) ? mend_removed() : 0;
     if (!error)
         error = take_and_enforce(instant, true);
-    if (pm_commit_again(error)) // rounds take a little more of the journal
+    if (pm_commit_again(error)) // rounds take up to twice as much of the journal
         error = take_and_enforce(instant, false);
     if (error && !comes_later(error))
         pm_commit_has_failed();

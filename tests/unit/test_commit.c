@@ -51,6 +51,7 @@ static unsigned rounds, abandoned;
 static bool quiet; // nothing happens between rounds
 
 static bool says_unseen(void) { return rnd(16) == 0; }
+static bool stores_unseen(void) { return true; }
 
 static void make_rounds(void) {
     for (unsigned n = (unsigned)rnd(4); n; n--) {
@@ -246,13 +247,39 @@ static void test_copies(void) {
         MUST(turn < 4 || mprotect(hidden, PM_PAGE_SIZE, PROT_READ | PROT_WRITE) == 0);
         memcpy(instant, at, sizeof instant);
         memset(at, (int)('0' + turn), COPIED * PM_PAGE_SIZE);
-        pm_commit_look(&cost);
         uint64_t pages = cost.pages;
+        pm_commit_look(&cost);
+        bool may = pm_stored_can() && pm_options.commit_memory.number > PM_ROUNDS_JOURNAL;
+        CHECK(!may || turn >= 4 || cost.pages > pages);
+        pages = cost.pages;
         CHECK(pm_commit_finish());
         CHECK_EQ(pm_commit_last.pages, pages);
         check_instant(instant, at, turn < 4 ? NULL : hidden);
         CHECK(commit(turn % 2, &cost));
         check_files();
+    }
+}
+
+// A round that has found nothing, and then a large instant: all of the commit lies in the journal's
+// memory, until it is in the files.
+static void test_empty_round(void) {
+    enum { PAGES = 1500 };
+    struct pm_commit_cost cost;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    for (unsigned turn = 0; turn < 4; turn++) {
+        char *at = pm_extent_address(&pm_extents[pm_extent_allocate(PAGES, 1)]);
+        memset(at, 'e', PAGES * PM_PAGE_SIZE);
+        MUST(commit(true, &cost));
+        CHECK(pm_commit_prepare());
+        pm_rounds_unseen = turn & 1 ? stores_unseen : NULL;
+        pm_commit_round(true);
+        pm_commit_ready(turn & 2 ? PAGES : 100);
+        memset(at, 'f', PAGES * PM_PAGE_SIZE);
+        pm_commit_take(true, &cost);
+        CHECK(pm_commit_finish());
+        check_files();
+        pm_rounds_unseen = NULL;
     }
 }
 
@@ -381,6 +408,7 @@ int main(void) {
     RUN_CHILD(unreadable);
     pm_options.commit_watch.number = 1024;
     RUN_CHILD(first_rounds);
+    RUN_CHILD(empty_round);
     for (uint64_t megabytes = 0; megabytes < 8; megabytes += 3) {
         pm_options.commit_memory.number = megabytes << 20;
         RUN_CHILD(copies);

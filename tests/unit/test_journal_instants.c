@@ -186,7 +186,7 @@ static void test_written_once_more_on_a_medium(void) {
         struct pm_journal_found f = found();
         writes = 0;
         CHECK(pm_journal_recover(&io, buffer, &f));
-        CHECK_EQ(writes, memory ? 0 : 1);
+        CHECK_EQ(writes, memory ? 1 : 2); // one of them ends the lap
     }
     in_memory = false;
 }

@@ -70,7 +70,7 @@ void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
         .drop = when == PM_CHANGED_INSTANT_DROP,
         .live = when == PM_CHANGED_ROUND,
         .unread = when == PM_CHANGED_AFTER || pm_own_way == PM_OWN_ALL ? 0 : UNREAD,
-        .pagemap = pm_own_open()};
+        .pagemap = when == PM_CHANGED_AFTER ? -1 : pm_own_open()};
 }
 
 bool pm_changed_end(void) {

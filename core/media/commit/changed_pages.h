@@ -4,7 +4,7 @@
 // At the instant of a commit, and in rounds before it: which pages of the files differ from what
 // the last commit left, and what of released space is to become zeroes. Both go to the journal.
 // What goes there in a round is what the page had then; the instant looks at what was stored to
-// since.
+// since, or copies it, and the copies are looked at afterwards.
 //
 // A page that commits of this process have written is compared with the sum of what they left
 // (page_sums.h), and its file is not read. At the instant the caller holds the extent locks of all

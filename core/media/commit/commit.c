@@ -113,18 +113,25 @@ static size_t at_most(size_t bytes) {
     return bytes < commit.journal.room ? bytes : commit.journal.room;
 }
 
-// What twice as large a commit as this one needs stays ready: pages from the start on, copies up to
-// the end.
-static void keep_ready(uint64_t pages, uint64_t copies) {
-    size_t room = commit.journal.room, low = at_most(FEW + 2 * (size_t)pages * PM_PAGE_SIZE);
-    size_t high = room - at_most(2 * (size_t)copies * PM_PAGE_SIZE);
-    if (!pages && !copies)
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+// What twice as large a commit as the last one needs stays ready: pages from the start on, copies up
+// to the end. When the commit is in the files, and not before: it may be read from that memory.
+static void keep_ready(void) {
+    struct pm_journal *j = &commit.journal;
+    size_t pages = commit.taken.rounds ? 0 : j->pages;
+    size_t copies = commit.taken.rounds ? commit.awaited : 0;
+    size_t low = FEW + 2 * pages * PM_PAGE_SIZE, high = 2 * copies * PM_PAGE_SIZE;
+    commit.ready = larger(commit.ready, j->reached);
+    j->reached = 0;
+    if ((!pages && !copies) || low + high >= j->room ||
+        (commit.ready <= low && commit.ready_copies <= high))
         return;
-    if (low < high && (low < commit.ready || high > room - commit.ready_copies))
-        madvise((char *)commit.journal.first + low, high - low, MADV_DONTNEED);
-    commit.ready = low;
-    if (commit.ready_copies > room - high)
-        commit.ready_copies = room - high;
+    j->kept = false;
+    madvise((char *)j->first + low, j->room - high - low, MADV_DONTNEED);
+    commit.ready = smaller(commit.ready, low);
+    commit.ready_copies = smaller(commit.ready_copies, high);
 }
 
 bool pm_commit_ready(uint64_t pages) {
@@ -190,6 +197,7 @@ void pm_commit_amid(void) { commit.amid = true; }
 // ---- rounds before the instant ------------------------------------------------------------------
 
 static void begin(void) {
+    commit.awaited = 0;
     pm_journal_begin(&commit.journal, pm_heap.super->super.uuid, ++commit.epoch, pm_commit_clock());
 }
 
@@ -204,6 +212,8 @@ void pm_commit_abandon(void) {
 
 uint64_t pm_commit_round(bool count) {
     if (commit.force || !pm_rounds_worth(count)) // memory is short: no time for more of it
+        return 0;
+    if (commit.begun && commit.journal.failed) // the medium is full: more of it is in vain
         return 0;
     if (!commit.begun)
         begin();
@@ -268,9 +278,11 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         pm_heap.super->state.lap = pm_checkpoint_mark;
     commit.lengths_differ = false;
     pm_rounds_each_file(compare_length);
+    size_t room = commit.journal.room;
     pm_rounds_instant(cost, commit.taken.forced   ? PM_ROUNDS_ALL
                             : commit.taken.rounds ? PM_ROUNDS_LATER
                                                   : PM_ROUNDS_NOW);
+    commit.ready_copies = larger(commit.ready_copies, room - commit.journal.room);
     bool images = look_at_roots();
     int error = errno;
     pm_emptied_take(pm_changed_zeroes);
@@ -357,6 +369,7 @@ static bool bring(void) {
         return true;
     if (!apply())
         return false;
+    keep_ready();
     pm_checkpoint_cut(&commit.journal);
     return true;
 }
@@ -416,9 +429,10 @@ bool pm_commit_enforce(void) {
         pm_sums_undo();
         memcpy(commit.length, commit.taken.lengths, sizeof commit.length);
         pm_emptied_taken(false);
-        // Where the files hold all, the journal's space may be what the next commit lacks.
-        bool others = commit.journal.lap.commits != 0;
-        commit.taken.again = pm_checkpoint_retire(&commit.journal) && others;
+        // Where the files hold all, the journal's space may be what the next commit lacks. Without
+        // rounds it takes less.
+        bool more = commit.journal.lap.commits != 0 || commit.taken.rounds;
+        commit.taken.again = pm_checkpoint_retire(&commit.journal) && more;
         errno = saved;
         return false;
     }
@@ -432,8 +446,6 @@ bool pm_commit_enforce(void) {
         return true;
     commit.unapplied = true;
     pm_journal_count(&commit.journal);
-    bool rounds = commit.taken.rounds;
-    keep_ready(rounds ? 0 : commit.journal.pages, rounds ? commit.awaited : 0);
     return true;
 }
 

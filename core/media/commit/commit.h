@@ -6,11 +6,13 @@
 // commit left them.
 //
 //   pm_commit_round    threads run. Where the kernel keeps a record of stores (stored_pages.h),
-//                      what has changed so far goes to the journal's memory, some times over.
+//                      what has changed so far goes to the journal, some times over.
 //   pm_commit_take     at the instant: no other thread stores anything. Finds the pages that the
 //                      process has copied, and puts those that differ from the last commit into
-//                      the journal's memory. What that has no room for is written at once.
-//   pm_commit_finish   threads run on. Writes and syncs the journal (from here on the commit is in
+//                      the journal's memory. What that has no room for is written at once. After
+//                      rounds it only copies them,
+//   pm_commit_look     and threads run on while the copies are looked at.
+//   pm_commit_finish   Threads run on. Writes and syncs the journal (from here on the commit is in
 //                      force), and brings it into the files; a checkpoint syncs these later.
 //
 // Whether a page differs is found by a sum of what the last commit left, or by comparison with the

@@ -282,16 +282,17 @@ static void copy_found(void) {
 
 static const uint64_t *length_before;
 
-static void look_at_copies(unsigned file, char *at, uint64_t length) {
-    (void)length;
-    pm_changed_look_copied(file, at, length_before[file], &copies.next, copies.pages);
+// Of a file that has come since the instant nothing was found.
+static void look_at_copies(unsigned file) {
+    char *start = pm_journal_heap_file(file)->map;
+    pm_changed_look_copied(file, start, length_before[file], &copies.next, copies.pages);
 }
 
 void pm_rounds_look_at_copies(struct pm_commit_cost *cost, const uint64_t *length) {
     if (copies.pages) {
         length_before = length;
         pm_changed_begin(rounds.journal, PM_CHANGED_AFTER, cost);
-        each_mapped(look_at_copies);
+        pm_rounds_each_file(look_at_copies);
         pm_changed_end();
     }
     rounds.journal->room += copies.room * PM_PAGE_SIZE;

@@ -27,7 +27,8 @@
 
 // `length`: of each file, under the last commit. Both stay the caller's.
 void pm_rounds_use(struct pm_journal *journal, const uint64_t *length);
-// Calls `fn` for each file of the open heap that the journal may name. At the instant.
+// Calls `fn` for each file of the open heap that the journal may name. At the instant; later there
+// may be more, which come last.
 void pm_rounds_each_file(void (*fn)(unsigned file));
 // The length of such a file now.
 uint64_t pm_rounds_length(unsigned file);

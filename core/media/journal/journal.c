@@ -52,6 +52,7 @@ static size_t bytes_up_to(const struct pm_journal *j, const struct pm_journal_gr
 static void write_groups(struct pm_journal *j) {
     struct pm_journal_group *end = behind(j->group);
     size_t bytes = bytes_up_to(j, end);
+    j->reached = bytes > j->reached ? bytes : j->reached;
     for (struct pm_journal_group *g = j->first; g != end; g = behind(g)) {
         g->before = j->before;
         j->before = g->crc = group_crc(g);

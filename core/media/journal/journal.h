@@ -67,6 +67,7 @@ struct pm_journal {
     const struct pm_journal_io *io;
     struct pm_journal_group *first;  // the memory
     size_t room;                     // its bytes: at least PM_JOURNAL_BUFFER
+    size_t reached;                  // how many of them were used, since the caller set it to 0
     struct pm_journal_group *group;  // the last one
     uint32_t most;                   // pages in a group: at most PM_JOURNAL_PAGES
     struct pm_journal_lap lap, next; // before this commit, and with it

@@ -16,8 +16,8 @@ struct pm_pauses {
     uint64_t of[PM_PAUSE_BOUNDS + 1]; // longer than the bound before, not than this one
     uint64_t held_ns;                 // of all
     uint64_t longest_ns;
-    uint64_t round[PM_PAUSE_ROUNDS]; // pages that were found in the first round, the second, ...
-    uint64_t instant;                // and while the threads stood still
+    uint64_t round[PM_PAUSE_ROUNDS]; // pages of the first round, the second, the third, the others
+    uint64_t instant;                // of the instant, looked at then or later
     uint64_t failed;                 // commits that did not come about, and others later did
 };
 _Static_assert(sizeof(struct pm_pauses) == 224, "frozen");

@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A library to preload, which flushes in libpmem's place: for libpmemobj, for study builds of
-// PMAlloc (inside.c), and for any allocator that calls these functions. scripts/flush-study and
+// PMAlloc (inside.c), and for any allocator that calls these functions. scripts/study and
 // scripts/bench --flush-ns use it.
 //
 // BENCH_FLUSH_NS: each line flushed takes so many nanoseconds more, as on slower media.
