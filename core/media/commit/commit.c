@@ -116,8 +116,8 @@ static size_t at_most(size_t bytes) {
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-// What twice as large a commit as the last one needs stays ready: pages from the start on, copies up
-// to the end. When the commit is in the files, and not before: it may be read from that memory.
+// What twice as large a commit as the last one needs stays ready: pages from the start on, copies
+// up to the end. When the commit is in the files, and not before: it may be read from that memory.
 static void keep_ready(void) {
     struct pm_journal *j = &commit.journal;
     size_t pages = commit.taken.rounds ? 0 : j->pages;
