@@ -6,6 +6,7 @@
 #ifndef PM_OS_FILE_H
 #define PM_OS_FILE_H
 
+#include <linux/magic.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,6 +71,10 @@ bool pm_os_file_id(int fd, struct pm_os_file_id *out);
 
 // The type of the file system, statfs.f_type; 0: it is not known.
 uint64_t pm_os_fs_type(int fd);
+// Whether files of this type lie in memory: a write is all that can be done for them.
+static inline bool pm_os_fs_in_memory(uint64_t type) {
+    return type == TMPFS_MAGIC || type == RAMFS_MAGIC;
+}
 
 // What a file system has, in bytes. Whoever is not root may take what is free; what only root may
 // take is neither that nor used. `all` is 0 where there is no end: a tmpfs without a size.

@@ -6,7 +6,6 @@
 #include <emmintrin.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -168,7 +167,7 @@ static bool is_memory(int fd, bool *memory) {
     do
         status = fstatfs(fd, &fs);
     while (status != 0 && errno == EINTR);
-    *memory = status == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+    *memory = status == 0 && pm_os_fs_in_memory((uint64_t)fs.f_type);
     return status == 0 || errno == EPERM || errno == ENOSYS;
 }
 

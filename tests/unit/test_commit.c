@@ -156,13 +156,18 @@ static void test_unreadable(void) {
     }
 }
 
+// A block of a new heap in commit mode.
+static char *new_pages(unsigned pages) {
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    return pm_extent_address(&pm_extents[pm_extent_allocate(pages, 1)]);
+}
+
 // Of many copied pages a commit looks at those that were stored to, and the others are given back.
 static void test_record(void) {
     enum { PAGES = 6000 };
     struct pm_commit_cost cost;
-    fixture_new_heap();
-    MUST(pm_heap_journal(&err) == PM_OK);
-    char *at = pm_extent_address(&pm_extents[pm_extent_allocate(PAGES, 1)]);
+    char *at = new_pages(PAGES);
     memset(at, 'r', PAGES * PM_PAGE_SIZE);
     CHECK(pm_commit_prepare());
     pm_commit_take(false, &cost);
@@ -230,9 +235,7 @@ static void check_instant(const char *instant, const char *at, const char *but) 
 static void test_copies(void) {
     static char instant[COPIED * PM_PAGE_SIZE];
     struct pm_commit_cost cost;
-    fixture_new_heap();
-    MUST(pm_heap_journal(&err) == PM_OK);
-    char *at = pm_extent_address(&pm_extents[pm_extent_allocate(COPIED, 1)]);
+    char *at = new_pages(COPIED);
     memset(at, 'r', COPIED * PM_PAGE_SIZE);
     for (unsigned turn = 0; turn < 6; turn++) {
         CHECK(pm_commit_prepare());

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -266,8 +265,7 @@ static bool sync_file(unsigned file) {
 
 static bool is_in_memory(unsigned file) {
     int fd = fd_of(file);
-    uint64_t type = fd < 0 || pm_journal_part(file) ? 0 : pm_os_fs_type(fd);
-    return type == TMPFS_MAGIC || type == RAMFS_MAGIC;
+    return fd >= 0 && !pm_journal_part(file) && pm_os_fs_in_memory(pm_os_fs_type(fd));
 }
 
 const struct pm_journal_io pm_journal_files = {.write = write_at,
