@@ -70,8 +70,8 @@ def test_in_use_killed_and_recovered(heap):
     assert "pauses" not in told(heap) and "stood still" not in text(heap)
 
 
-def test_pages_by_rounds(heap):
-    """Where the kernel keeps a record of stores, most are found in rounds."""
+def killed_after_rounds(heap):
+    """A program killed after a commit with rounds; what was found before the kill."""
     argv = [compiled("rounds.c", "-D_GNU_SOURCE", libraries=["-lpthread"]), "0"]
     settings = {"HEAP": heap, "ROOTS": "areas", "COMMIT": "5ms", "COMMIT_WATCH": "1"}
     with start([str(a) for a in argv], **settings) as process:
@@ -82,8 +82,18 @@ def test_pages_by_rounds(heap):
             if rounds[0]:
                 break
         process.send_signal(signal.SIGKILL)
-    if not rounds[0]:
-        pytest.skip("this kernel keeps no record of stores here")
+    return rounds
+
+
+def test_pages_by_rounds(heap):
+    """Where the kernel keeps a record of stores, most are found in rounds. Between the end of a lap
+    and the next commit the journal has none, and so no pauses: some kills come then."""
+    for _ in range(20):
+        rounds = killed_after_rounds(heap)
+        if not rounds[0]:
+            pytest.skip("this kernel keeps no record of stores here")
+        if "pauses" in told(heap):
+            break
     now = fits(told(heap)["pauses"])
     assert now["pages_in_rounds"][0] >= rounds[0] and now["pages_at_instants"] > 0, now
     found = sum(now["pages_in_rounds"])
