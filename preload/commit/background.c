@@ -15,6 +15,7 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "base/proc.h"
+#include "base/signal_stack.h"
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "commit_bound.h"
@@ -72,6 +73,7 @@ static void be_own_thread(void) {
     pm_tcache = &pm_no_tcache;
     pm_calls_own = NULL;
     pm_locks_held = 0;
+    pm_signal_stack_own = NULL; // two threads on one stack take each other's frames
     pm_ranks_forget();
     pm_cancel_asynchronous = true; // libc's cancellation points would look at its data of a thread
     syscall(SYS_prctl, PR_SET_NAME,
@@ -220,6 +222,7 @@ static void run(void) {
         run_idle();
     else
         run_commits();
+    pm_signal_stack_drop();
 }
 
 // ---- start and stop -----------------------------------------------------------------------------
@@ -227,8 +230,8 @@ static void run(void) {
 static struct pm_thread_memory memory;
 
 static bool make_memory(void) {
-    const void *used[] = {&pm_tcache, &pm_persist_mine, &pm_calls_own, &pm_locks_held,
-                          &pm_cancel_asynchronous};
+    const void *used[] = {&pm_tcache,     &pm_persist_mine,     &pm_calls_own,
+                          &pm_locks_held, &pm_signal_stack_own, &pm_cancel_asynchronous};
     return pm_thread_memory(&memory, STACK_BYTES, used, sizeof used / sizeof *used);
 }
 

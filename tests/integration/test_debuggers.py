@@ -116,6 +116,27 @@ def test_gdb_attaches(heap, processes):
     assert process.stdout.read() == "1\n" and process.wait(20 * busy()) == 0
 
 
+def test_each_thread_has_a_stack_of_its_own(heap, processes):
+    """For the library's work and its signals. PMAlloc's thread begins with its maker's thread-local
+    variables; with the maker's stack, too, the two would take each other's frames. A thread that
+    shares the thread pointer of another one never calls the library."""
+    settings = {"HEAP": heap, "ROOTS": "store", "COMMIT": "output"}
+    process = start([app("kvshell")], **settings)
+    processes.append(process)
+    process.stdin.write("set a 1\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ok\n"
+    script = ["thread 1", "set $away = (long)&pm_signal_stack_own - (long)$fs_base"]
+    script += ['thread apply all printf "at %lx %lx\\n", $fs_base, *(long *)($fs_base + $away)']
+    words = [word for line in script for word in ("-ex", line)]
+    done = run(["gdb", "-nx", "-q", "-batch", "-p", process.pid, *words], preload=False)
+    if "ptrace" in done.stdout + done.stderr:
+        pytest.skip("ptrace is forbidden here")
+    found = dict(re.findall(r"^at (\w+) (\w+)$", done.stdout, re.MULTILINE))
+    stacks = [stack for stack in found.values() if stack != "0"]
+    assert len(found) == 2 and stacks and len(set(stacks)) == len(stacks), said(done)
+
+
 @pytest.mark.parametrize("tracer", [["strace", "-f", "-o", "LOG"], ["ltrace", "-f", "-o", "LOG"]])
 def test_tracers(heap, shm, tracer):
     tracer = [str(shm / "log") if word == "LOG" else word for word in tracer]
