@@ -104,7 +104,7 @@ FLUSHES := $(BUILD)/bench/flushes
 CONTENTION := $(BUILD)/bench/contention $(BUILD)/bench/contention-plain
 # libpmemobj for the benchmark programs, where it is installed (scripts/bootstrap --bench).
 PMEMOBJ := $(if $(MUSL_KERNEL),,$(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes))
-ADAPTERS := $(BUILD)/bench/adapters/pinned.so \
+ADAPTERS := $(patsubst %,$(BUILD)/bench/adapters/%.so,pinned ralloc makalu nvm_malloc) \
 	$(if $(PMEMOBJ),$(BUILD)/bench/adapters/pmemobj.so)
 
 
@@ -120,7 +120,7 @@ MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
 FORMATTED := $(wildcard core/*/*.[ch] core/*/*/*.[ch] threads/*.[ch] gc/*/*.[ch] preload/*.h \
-	preload/*/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c \
+	preload/*/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.[ch] \
 	tests/bench/durable/*.c tests/bench/servers/*.c tests/bench/study/*.c docs/examples/*.c \
 	docs/examples/*.cc)
 
@@ -249,8 +249,8 @@ $(APPS) $(BENCHES): $(BUILD)/%: tests/%.c $(BUILD)/.flags
 # The two loops of which one is subtracted from the other: gcc unrolls short ones from 13 on.
 $(BUILD)/bench/pair: private APP_CFLAGS += -fno-unroll-loops
 
-# What an adapter needs besides; that of our own blocks needs nothing.
-of_package = $(if $(filter pinned,$*),,$(shell $(PKG_CONFIG) --$(1) lib$*))
+# What an adapter needs besides; the others load what they need.
+of_package = $(if $(filter pmemobj,$*),$(shell $(PKG_CONFIG) --$(1) lib$*))
 $(BUILD)/bench/adapters/%.so: tests/bench/adapters/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(APP_CFLAGS) $(call of_package,cflags) -fPIC -shared $(LDFLAGS) $(DEPS) \

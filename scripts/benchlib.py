@@ -54,7 +54,15 @@ PINNED = "pinned"  # ours, with blocks that are durable on return; an adapter
 # Ours with other settings.
 SETTINGS = {"one-node": {"PMALLOC_NUMA": "off"}, "no-morph": {"PMALLOC_MORPH": "0"}}
 # Ours with other constants (scripts/study.mk). True: the constant is of pinned blocks.
-STUDIES = {f"stripes-{n}": True for n in (1, 2, 4, 8)} | {"log-in-order": False, "log-grows": False}
+STUDIES = {f"stripes-{n}": True for n in (1, 2, 4, 8)}
+STUDIES |= {"freed-first": True, "log-in-order": False, "log-grows": False}
+# Allocators that the user builds: the shared object, and whether it needs tests/bench/adapters.
+FOLDERS = {
+    "ralloc": ("libralloc.so", True),
+    "makalu": ("libmakalu.so", True),
+    "nvm_malloc": ("libnvmmalloc.so", True),
+    "lrmalloc": ("liblrmalloc.so", False),
+}
 KNOWN = (LIBC, *PERSISTENT, PINNED, *SETTINGS, *STUDIES, *DEBIAN, PMEMOBJ)
 
 
@@ -66,11 +74,11 @@ def build_dir():
     return pathlib.Path(os.environ.get("BUILD", ROOT / "build")).resolve()
 
 
-def built(name):
+def built(name, how="make"):
     """The path of a file that make builds; a Failure if it is missing."""
     path = build_dir() / name
     if not path.exists():
-        raise Failure(f"{path} is missing: run make (BUILD names another build directory)")
+        raise Failure(f"{path} is missing: run {how} (BUILD names another build directory)")
     return path
 
 
@@ -114,7 +122,8 @@ def version(variant):
     """The version of an allocator: Debian's package, the commit, or the file."""
     if variant.name == LIBC:
         return " ".join(platform.libc_ver())
-    path = os.path.realpath(variant.adapter or variant.preload)
+    library = variant.settings.get("BENCH_LIBRARY", variant.adapter or variant.preload)
+    path = os.path.realpath(library)
     if variant.heap or variant.name in PERSISTENT:
         commit = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty")
         return f"commit {commit}" if commit else path
@@ -166,6 +175,28 @@ def named_path(text):
     return name, os.path.abspath(path)
 
 
+def folder(text):
+    """The argparse type of NAME=DIR, with an allocator of FOLDERS."""
+    name, _, path = text.partition("=")
+    if not (name in FOLDERS and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIR, of {', '.join(FOLDERS)}")
+    library = os.path.join(os.path.abspath(path), FOLDERS[name][0])
+    if not os.path.isfile(library):
+        raise argparse.ArgumentTypeError(f"there is no file {library}")
+    return name, os.path.abspath(path)
+
+
+def add_folder_option(parser):
+    parser.add_argument(
+        "--folder",
+        action="append",
+        type=folder,
+        default=[],
+        metavar="NAME=DIR",
+        help="also compare with the library of ralloc, makalu, nvm_malloc or lrmalloc in DIR",
+    )
+
+
 def setting(text):
     """The argparse type of --set NAME=VALUE."""
     name, equals, value = text.partition("=")
@@ -214,6 +245,7 @@ def add_variant_options(parser, adapters=False, default=f"{OURS}, {LIBC}, and De
             metavar="NAME=PATH",
             help="also compare with this adapter, for programs of tests/bench (README there)",
         )
+        add_folder_option(parser)
         parser.add_argument(
             "--flush-ns",
             type=positive,
@@ -275,6 +307,15 @@ def study(name, settings=()):
     return ours._replace(adapter=str(built("bench/adapters/pinned.so"))) if pinned else ours
 
 
+def of_folder(name, path):
+    """An allocator that the user has built."""
+    file, adapted = FOLDERS[name]
+    library = os.path.join(path, file)
+    if not adapted:
+        return Variant(name, library)
+    return Variant(name, None, {"BENCH_LIBRARY": library}, str(built(f"bench/adapters/{name}.so")))
+
+
 def watched(variant, settings):
     """The same, with its flushes seen or delayed, if it makes any by libpmem's functions."""
     if not (variant.heap or variant.adapter):
@@ -288,7 +329,7 @@ def watched(variant, settings):
 
 
 def variants(options):
-    """The chosen allocators in the order given, then --lib and --adapter."""
+    """The chosen allocators in the order given, then --lib, --adapter and --folder."""
     if options.allocators:
         names = options.allocators.split(",")
     else:
@@ -296,6 +337,7 @@ def variants(options):
     chosen = [variant(name, options.settings) for name in names]
     chosen += [Variant(name, path) for name, path in options.lib]
     chosen += [Variant(name, None, {}, path) for name, path in getattr(options, "adapter", [])]
+    chosen += [of_folder(name, path) for name, path in getattr(options, "folder", [])]
     names = [v.name for v in chosen]
     if len(set(names)) < len(names):
         raise Failure("two allocators have the same name")

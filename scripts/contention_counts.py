@@ -17,7 +17,7 @@ ENVIRONMENT = benchlib.environment(benchlib.Variant(benchlib.LIBC, None))
 @functools.cache
 def counts(workload, threads):
     """{kind of operation: {figure: count}}"""
-    argv = [str(benchlib.built("bench/contention")), workload, str(threads)]
+    argv = [str(benchlib.built("bench/contention", "make study-built")), workload, str(threads)]
     result = benchlib.run(argv, env=ENVIRONMENT)
     if result.status != 0:
         status = benchlib.status_text(result)

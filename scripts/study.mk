@@ -4,11 +4,12 @@
 # Part of the Makefile: builds of the library for measurements alone. Each has another constant and
 # tests/bench/study/inside.c. Their heaps are theirs: no other build opens all of them.
 
-STUDIES = stripes-1 stripes-2 stripes-4 stripes-8 log-in-order log-grows
+STUDIES = stripes-1 stripes-2 stripes-4 stripes-8 freed-first log-in-order log-grows
 STUDY_stripes-1 = -DPM_PINNED_STRIPES=1
 STUDY_stripes-2 = -DPM_PINNED_STRIPES=2
 STUDY_stripes-4 = -DPM_PINNED_STRIPES=4
 STUDY_stripes-8 = -DPM_PINNED_STRIPES=8
+STUDY_freed-first = -DPM_CACHES_IN_TURN=0
 STUDY_log-in-order = -DPM_LOG_IN_ORDER
 STUDY_log-grows = -DPM_LOG_SHARE=1
 
@@ -26,6 +27,6 @@ $(WATCH): tests/bench/study/watch.c $(BUILD)/.flags
 $(STUDIES:%=$(BUILD)/study/%): $(BUILD)/study/%: FORCE
 	$(MAKE) BUILD=$@ CPPFLAGS="$(CPPFLAGS) $(STUDY_$*)" $@/study/libpmalloc_study.so
 
-study-built: $(STUDY_LIB) $(WATCH)
+study-built: $(STUDY_LIB) $(WATCH) $(CONTENTION)
 
 study: study-built $(STUDIES:%=$(BUILD)/study/%) ## build libraries with other constants, to measure

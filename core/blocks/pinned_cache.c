@@ -13,6 +13,9 @@
 
 #define LEAST PM_PINNED_STRIPES // blocks of a class: with fewer the cache is refilled
 #define CACHES_AT_ONCE 8u
+#ifndef PM_CACHES_IN_TURN // 0 in a study build alone (scripts/study.mk): a cache is like a stack
+#define PM_CACHES_IN_TURN 1
+#endif
 
 _Static_assert(PM_PINNED_STRIPES *PM_PINNED_DEPTH <= UINT8_MAX, "pm_pinned_class.count");
 
@@ -171,7 +174,7 @@ static inline bool unpin(const void *p, unsigned cls, unsigned number, unsigned 
 static inline __attribute__((always_inline)) void
 keep_freed(struct pm_pinned_cache *c, struct pm_pinned_class *q, unsigned stripe, void *p) {
     push(q, stripe, p);
-    if (pm_durability == PM_DURABLE_LINE)
+    if (PM_CACHES_IN_TURN && pm_durability == PM_DURABLE_LINE)
         begin_after(q, stripe); // whose line has just been flushed
     else
         q->turn = (uint8_t)stripe; // whose line is in the processor's cache

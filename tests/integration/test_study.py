@@ -95,6 +95,76 @@ def test_flushes_take_as_long_as_they_should(shm):
     assert float(re.search(r"seconds=([\d.]+)", done.stdout)[1]) >= 0.1
 
 
+# The public functions of allocators that the user builds, over malloc, which say what is wrong.
+FOREIGN = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static int ready;
+static __thread int known;
+static void need(int good, const char *what) {
+    if (good)
+        return;
+    fprintf(stderr, "wrong: %s\\n", what);
+    abort();
+}
+int RP_init(const char *id, uint64_t size) {
+    need(!strncmp(id, "../../", 6) && size >> 30 == 64, "id or size");
+    return 0;
+}
+void *RP_malloc(size_t size) { return malloc(size); }
+void RP_free(void *p) { free(p); }
+void *nvm_initialize(const char *directory, int recover) {
+    need(!recover && directory, "directory");
+    ready = 1;
+    return &ready;
+}
+void *nvm_reserve(uint64_t size) {
+    need(ready && (size <= 1984 || size > 2048), "room for a header");
+    return malloc(size);
+}
+void nvm_activate(void *p, void **l, void *t, void **m, void *u) { need(p && !l && !m, "links"); }
+void nvm_free(void *p, void **l, void *t, void **m, void *u) { free(p); }
+void *MAK_start(int (*more)(void **, size_t, size_t)) {
+    void *a, *b;
+    need(!more(&a, 8, 100) && !more(&b, 4096, 1 << 20), "more");
+    memset(b, 1, 1 << 20);
+    need((uintptr_t)b % 4096 == 0 && (char *)b >= (char *)a + 100, "place");
+    need(more(&b, 8, (size_t)1 << 40) != 0, "more than there is");
+    known = 1;
+    return a;
+}
+void MAK_init_thread(void) { need(!known, "once"), known = 1; }
+void MAK_teardown_main_thread_local(void) { need(known, "end"), known = 0; }
+void *MAK_malloc(size_t size) { need(known, "thread"); return malloc(size); }
+void MAK_free(void *p) { need(known, "thread"); free(p); }
+"""
+
+
+@pytest.mark.parametrize("name", ["ralloc", "makalu", "nvm_malloc"])
+def test_the_adapter_of_an_allocator_that_the_user_builds(tmp_path, shm, name):
+    (tmp_path / "foreign.c").write_text(FOREIGN)
+    library = tmp_path / "libforeign.so"
+    command = ["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "foreign.c"]
+    subprocess.run(command, check=True)
+    env = environment(preload=False) | {
+        "BENCH_ALLOCATOR": str(BUILD / f"bench/adapters/{name}.so"),
+        "BENCH_LIBRARY": str(library),
+        "BENCH_POOL": str(shm / "pool"),
+    }
+    argv = [BUILD / "bench/larson", "medium", "-t", "2", "-r", "3", "-n", "50"]
+    answers = set()
+    for settings in (env, environment(preload=False)):
+        done = subprocess.run(argv, env=settings, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, said(done)
+        answers.add(done.stdout.split()[0])
+    assert len(answers) == 1
+    env["BENCH_LIBRARY"] = str(BUILD / "bench/adapters/pinned.so")
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "undefined symbol" in done.stderr, said(done)
+
+
 HOOKS = """
 #include <stdio.h>
 #include <stdlib.h>
