@@ -46,8 +46,6 @@ APPLICATIONS = ("vacation", "ackermann", "nqueens", "cfrac-barnes", "kruskal")
 FRAGBENCH = tuple(f"fragbench-w{number}" for number in (1, 2, 3, 4))
 
 TWO_NODES = "Two nodes. Lines of another node's memory are counted anywhere."
-ONE_SIDE = "The same on one node, beside it: two runs with --pin, on a machine with two."
-STRIPES_ARE_ONE = "Stripes of caches and of bitmaps apart: here one constant is both."
 LARGE_FOUND = "40 times PMDK, 18 nvm_malloc, 55 PAllocator, 57 Makalu, at most (8.2)"
 WEAK_FOUND = "70 times Makalu and 6 times Ralloc, at most (8.2)"
 EADR_SMALL = "240% better on average; PAllocator takes 27% less time in Threadtest (8.9)"
@@ -86,8 +84,8 @@ PMALLOC = (
         "pmalloc:6",
         "slowdown of other allocators on two nodes",
         "1.29 to 4.6 times slower (3.5)",
-        ("nodes-small", "nodes", "nodes-prodcon"),
-        lacks=ONE_SIDE,
+        ("nodes-small", "nodes-one-side", "nodes", "nodes-prodcon"),
+        needs=TWO_NODES,
     ),
     Figure(
         "pmalloc:16",
@@ -100,7 +98,6 @@ PMALLOC = (
         "where the time of small blocks goes, optimisations apart",
         BREAKDOWN,
         ("shares-small", "flush-small", "reflush"),
-        lacks=STRIPES_ARE_ONE,
     ),
     Figure(
         "pmalloc:18", "small blocks, allocators with a collector, over threads", WEAK_FOUND, SMALL
@@ -187,7 +184,6 @@ PMALLOC = (
         "where the time of FPTree goes",
         "all of it takes 43% off, nodes alone 26.4% (8.5)",
         runs=("shares-fptree",),
-        lacks=STRIPES_ARE_ONE,
     ),
     Figure(
         "pmalloc:34",
@@ -276,7 +272,6 @@ NVALLOC = (
         "where the time goes",
         "up to 87% flushing in Threadtest; 48% of it saved (6.2)",
         ("shares-small", "shares-large"),
-        lacks=STRIPES_ARE_ONE,
     ),
     Figure(
         "nvalloc:12",

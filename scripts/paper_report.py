@@ -109,32 +109,40 @@ def seen(result, view):
     return line or "nothing to compare with"
 
 
-# ---- Plots.
+# ---- Plots: {(title, axis, unit): {line: [(x, y)]}}. A title has the run's name where several runs
+# of a figure may have the same programs.
 
 
-def panels_of_bench(data, view):
+def panels_of_bench(result, view):
     panels = {}
     _, unit, value = VIEWS[view]
-    for case, row in data["programs"].items():
+    for case, row in result["data"]["programs"].items():
+        title = f"{result['run']}: {case.partition('/')[0]}"
         for name, figures in row["allocators"].items():
             if figures and value(figures):
-                lines = panels.setdefault((case.partition("/")[0], "threads", unit), {})
+                lines = panels.setdefault((title, "threads", unit), {})
                 lines.setdefault(name, []).append((row["threads"], value(figures)))
     return panels
 
 
-def panels_of_morphing(data, _view):
+def panels_of_recovery(result, _view):
+    data = result["data"]
+    ms = next(iter(data["recovery"].values()))["seconds"]["median"] * 1e3
+    return {("recovery", "nodes", "ms"): {benchlib.OURS: [(data["nodes"], ms)]}}
+
+
+def panels_of_morphing(result, _view):
     panels = {}
-    for row in data["figures"]:
+    for row in result["data"]["figures"]:
         panel = (row["workload"], "PMALLOC_MORPH", "memory over live")
         points = panels.setdefault(panel, {}).setdefault(benchlib.OURS, [])
         points.append((row["percent"], row["memory"]))
     return panels
 
 
-def panels_of_course(data, _view):
+def panels_of_course(result, _view):
     """Of programs with large blocks the log's length, of others the slabs."""
-    panels = {}
+    panels, data = {}, result["data"]
     for program, of in data["programs"].items():
         slabs = program.startswith("fragbench")
         for name, figures in of.items():
@@ -145,16 +153,28 @@ def panels_of_course(data, _view):
     return panels if data["study"] == "course" else {}
 
 
-PANELS = {"bench": panels_of_bench, "morph-study": panels_of_morphing, "study": panels_of_course}
+PANELS = {
+    "bench": panels_of_bench,
+    "recovery-bench": panels_of_recovery,
+    "morph-study": panels_of_morphing,
+    "study": panels_of_course,
+}
+
+
+def panels_of(figure, results):
+    """Those of all runs; runs that have a panel in common have points in it."""
+    panels = {}
+    for result in results:
+        if result["data"] and result["script"] in PANELS:
+            for panel, lines in PANELS[result["script"]](result, figure.view).items():
+                for name, points in lines.items():
+                    panels.setdefault(panel, {}).setdefault(name, []).extend(points)
+    return panels
 
 
 def plot(figure, results, folder):
     """The plot's name, or None for a figure without an axis."""
-    panels = []
-    for result in results:
-        if result["data"] and result["script"] in PANELS:
-            found = PANELS[result["script"]](result["data"], figure.view)
-            panels += [(*panel, lines) for panel, lines in found.items()]
+    panels = panels_of(figure, results)
     if not panels:
         return None
     pyplot = benchlib.pyplot()
@@ -163,7 +183,7 @@ def plot(figure, results, folder):
     drawing, axes = pyplot.subplots(
         rows, columns, figsize=(4 * columns, 3 * rows), layout="constrained", squeeze=False
     )
-    for place, (title, axis, unit, allocators) in zip(axes.flat, panels):
+    for place, ((title, axis, unit), allocators) in zip(axes.flat, panels.items()):
         for name, points in allocators.items():
             place.plot(*zip(*sorted(points)), marker="" if axis == "ms" else "o", label=name)
         place.set(title=title, xlabel=axis, ylabel=unit)

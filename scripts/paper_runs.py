@@ -9,6 +9,7 @@ them; `cache`, as on a machine whose caches survive a power failure.
 """
 
 import dataclasses
+import glob
 import os
 
 import benchlib
@@ -31,12 +32,15 @@ class Run:
     paper: tuple
     threads: bool = False  # the axis is the number of threads
     figures: str = "json"  # or "folder", "text"
-    comparators: tuple = ()  # of "allocators", "lib", "adapter": what the script can compare with
+    comparators: tuple = ()  # of COMPARATORS: what the script can compare with
     always: tuple = ()  # allocators of scripts/bench that are compared in any case
     without: tuple = ()  # those of which there is nothing to see
+    one_side: bool = False  # on the CPUs of one node of the machine
 
 
-COMPARATORS = ("allocators", "lib", "adapter")
+# The options that name other allocators. Flushes of those in folders are not seen, and no slower.
+SEEN = ("allocators", "lib", "adapter")
+COMPARATORS = (*SEEN, "folder")
 
 
 def bench(program, small, paper, threads=True, always=(), more=(), paper_program=None):
@@ -61,7 +65,7 @@ def study(what, programs, small, paper, always=(), more=(), without=()):
         "study",
         (*options, f"{small}", "--threads", "2"),
         (*options, f"{paper}", "--threads", "32", "--timeout", "36000"),
-        comparators=() if what == "course" else COMPARATORS,
+        comparators={"course": (), "misses": COMPARATORS}.get(what, SEEN),
         always=always,
         without=without,
     )
@@ -81,7 +85,13 @@ def recovery(small, paper, *more):
 
 def slow(programs, small, paper, ns):
     """As on media that take so much longer for each line that is flushed."""
-    return bench(programs, small, paper, more=("--flush-ns", f"{ns}"))
+    run = bench(programs, small, paper, more=("--flush-ns", f"{ns}"))
+    return dataclasses.replace(run, comparators=SEEN)
+
+
+def one_side(run):
+    """The same on one node, for what the way to another one costs."""
+    return dataclasses.replace(run, one_side=True)
 
 
 def longer_than_128(phase):
@@ -95,6 +105,8 @@ LOCAL = ",".join(f"prodcon-local-{local}" for local in (25, 50, 75, 100))
 RANDOM = "randalloc-uniform,randalloc-small,randalloc-large"
 LARSON = "larson-small,larson-medium,larson-large"
 STRIPES = ("pinned", "stripes-1", "stripes-2", "stripes-4", "stripes-8")
+# Blocks whose bits and whose caches have stripes; whose bits alone have them; neither.
+APART = ("pinned", "freed-first", "stripes-1")
 # A flush into memory costs next to nothing; on Optane it takes some 100 ns.
 FLUSH = ("--flush-ns", "300")
 
@@ -130,6 +142,7 @@ RUNS = {
     "fptree-each": bench("fptree-insert,fptree-delete,fptree-mix", 0.01, 33.3),
     "larson-one": bench("larson-one", 0.01, 10),
     "nodes-small": bench(SMALL, 0.01, 1, always=("one-node",)),
+    "nodes-one-side": one_side(bench(SMALL, 0.01, 1)),
     "nodes-remote": bench(LOCAL + ",prodcon", 0.01, 0.83, threads=False, always=("one-node",)),
     "stripes": bench(SMALL, 0.005, 1, always=STRIPES),
     "log-cost": bench(LARGE, 0.05, 10, always=("log-grows",)),
@@ -137,16 +150,18 @@ RUNS = {
     "free-slow": slow("apart-free-128", 0.05, 16, 650),
     "randalloc-slow": slow(RANDOM, 0.05, 1, 650),
     "larson-slow": slow(LARSON, 0.01, 10, 650),
-    "flushes-small": study("flushes", SMALL, 0.01, 1, without=("glibc",)),
+    "flushes-small": study(
+        "flushes", SMALL, 0.01, 1, ("freed-first", "stripes-1"), without=("glibc",)
+    ),
     "flushes-large": study(
         "flushes", LARGE, 0.02, 1, more=("--first", "1000"), without=("glibc", "pinned")
     ),
     "flushes-fptree": study("flushes", "fptree-filled", 0.01, 1, without=("glibc",)),
     "misses": study("misses", SMALL, 0.002, 1),
-    "shares-small": study("shares", SMALL, 0.05, 1, ("pinned", "stripes-1"), FLUSH),
+    "shares-small": study("shares", SMALL, 0.05, 1, APART, FLUSH),
     "shares-large": study("shares", LARGE, 0.02, 1, ("log-in-order",), FLUSH),
     "shares-fptree": study(
-        "shares", "fptree-filled", 0.05, 33.3, ("pinned", "stripes-1", "one-node"), FLUSH
+        "shares", "fptree-filled", 0.05, 33.3, (*APART, "one-node"), FLUSH
     ),
     # The same by the paper's 10,000 iterations, and 500 of DBMStest.
     "log-course": study("course", LARGE, 0.2, 2.5, ("log-grows",)),
@@ -193,6 +208,7 @@ class Choice:
     allocators: str = ""
     lib: tuple = ()
     adapter: tuple = ()
+    folder: tuple = ()
     pin: str = ""
 
 
@@ -209,6 +225,27 @@ def compared(run, choice):
         chosen = [benchlib.OURS]
     chosen = [name for name in chosen if name not in run.without]
     return ",".join(chosen + [name for name in run.always if name not in chosen])
+
+
+def cpus_of(text):
+    """The set of a list such as 0-3,8-15:2."""
+    ranges = [word.partition("-")[::2] for word in text.split(",") if word]
+    found = set()
+    for first, rest in ranges:
+        last, _, step = rest.partition(":")
+        found.update(range(int(first), int(last or first) + 1, int(step or 1)))
+    return found
+
+
+def node_cpus(pin):
+    """Those of the CPUs `pin` (none: all) that are of the first node of theirs."""
+    wanted = cpus_of(pin) or os.sched_getaffinity(0)
+    for node in sorted(glob.glob("/sys/devices/system/node/node[0-9]*/cpulist")):
+        with open(node, encoding="ascii") as text:
+            here = cpus_of(text.read().strip()) & wanted
+        if here:
+            return ",".join(str(n) for n in sorted(here))
+    return pin
 
 
 def result_option(run, folder):
@@ -231,10 +268,9 @@ def words(name, how, choice):
         command += ["--threads", choice.threads or THREADS[choice.paper]]
     if run.comparators or run.always:
         command += ["--allocators", compared(run, choice)]
-    for option in ("lib", "adapter"):
+    for option in COMPARATORS[1:]:
         if option in run.comparators:
             for label, path in getattr(choice, option):
                 command += [f"--{option}", f"{label}={path}"]
-    if choice.pin and how != "unpinned":
-        command = ["taskset", "-c", choice.pin, *command]
-    return command
+    cpus = node_cpus(choice.pin) if run.one_side else "" if how == "unpinned" else choice.pin
+    return ["taskset", "-c", cpus, *command] if cpus else command

@@ -119,6 +119,45 @@ def test_the_list_has_commands_or_a_reason():
     assert "--programs set-list,set-skip,set-hash" in done.stdout
 
 
+def test_a_folder_is_compared_where_its_work_is_seen(module):
+    """Its flushes are inside it: they cannot be counted, nor made to take longer."""
+    runs = module("paper_runs.py")
+    choice = runs.Choice(folder=(("ralloc", "/x"),), pin="0")
+    named = lambda name: runs.words(name, "", choice)[-2:] == ["--folder", "ralloc=/x"]
+    assert all(named(name) for name in ("threadtest", "misses", "fragbench-w1"))
+    assert not any(named(name) for name in ("flushes-small", "shares-small", "alloc-slow", "nodes"))
+
+
+def test_one_side_is_one_node(module):
+    runs = module("paper_runs.py")
+    assert runs.cpus_of("0-2,8,10-14:2") == {0, 1, 2, 8, 10, 12, 14}
+    assert runs.node_cpus("0") == "0"
+    assert runs.words("nodes-one-side", "", runs.Choice(pin="0"))[:3] == ["taskset", "-c", "0"]
+    assert runs.words("nodes-one-side", "", runs.Choice())[:2] == ["taskset", "-c"]
+
+
+def of_bench(run):
+    row = {"threads": 2, "allocators": {"pmalloc": {"figure": {"median": 3}}, "glibc": None}}
+    return {"run": run, "script": "bench", "data": {"programs": {"threadtest/2": row}}}
+
+
+def of_recovery(nodes):
+    data = {"nodes": nodes, "recovery": {"pmalloc": {"seconds": {"median": nodes / 1e3}}}}
+    return {"run": f"recovery-{nodes}", "script": "recovery-bench", "data": data}
+
+
+def test_runs_of_the_same_program_have_plots_of_their_own(module):
+    report, figures = module("paper_report.py"), module("paper_figures.py").FIGURES
+    figure = next(figure for figure in figures if figure.name == "pallocator:14")
+    results = [of_bench("plain"), of_bench("slow"), of_recovery(10), of_recovery(20)]
+    assert {title: lines for (title, _, _), lines in report.panels_of(figure, results).items()} == {
+        "plain: threadtest": {"pmalloc": [(2, 3)]},
+        "slow: threadtest": {"pmalloc": [(2, 3)]},
+        "recovery": {"pmalloc": [(10, 10), (20, 20)]},
+    }
+    assert not report.panels_of(figure, [of_bench("plain") | {"data": None}])
+
+
 def test_a_run_and_its_page(fake, tmp_path):
     # PMAlloc takes half of the others' time.
     build = fake(f'if [ "$PMALLOC_HEAP" ]; then {SETS.format(1)} else {SETS.format(2)} fi')
@@ -166,6 +205,8 @@ def test_counters_of_the_build(tmp_path):
         (["--only=nobody:1"], "papers are pmalloc, nvalloc, makalu, pallocator, munoz"),
         (["--lib=mine=/nowhere.so"], "there is no file /nowhere.so"),
         (["--adapter=mine"], "'mine' is not NAME=PATH"),
+        (["--folder=mine=/"], "'mine=/' is not NAME=DIR, of ralloc, makalu, nvm_malloc, lrmalloc"),
+        (["--folder=lrmalloc=/nowhere"], "there is no file /nowhere/liblrmalloc.so"),
         (["--threads=0"], "'0' is not a positive number"),
         (["--pin=none", "--only=munoz"], "taskset refuses 'none'"),
         (["--allocators=none", "--only=munoz"], "'none' is no allocator known here"),
