@@ -109,7 +109,7 @@ def seen(result, view):
     return line or "nothing to compare with"
 
 
-# ---- Plots: {(title, axis, unit): {line: [(x, y)]}}. A title has the run's name where several runs
+# ---- Plots: {(title, axis, unit): {line: [(x, y)]}}. A title has the run's name, since several runs
 # of a figure may have the same programs.
 
 
@@ -117,7 +117,8 @@ def panels_of_bench(result, view):
     panels = {}
     _, unit, value = VIEWS[view]
     for case, row in result["data"]["programs"].items():
-        title = f"{result['run']}: {case.partition('/')[0]}"
+        program, run = case.partition("/")[0], result["run"]
+        title = program if program == run else f"{program} ({run})"
         for name, figures in row["allocators"].items():
             if figures and value(figures):
                 lines = panels.setdefault((title, "threads", unit), {})

@@ -149,13 +149,13 @@ def of_recovery(nodes):
 def test_runs_of_the_same_program_have_plots_of_their_own(module):
     report, figures = module("paper_report.py"), module("paper_figures.py").FIGURES
     figure = next(figure for figure in figures if figure.name == "pallocator:14")
-    results = [of_bench("plain"), of_bench("slow"), of_recovery(10), of_recovery(20)]
+    results = [of_bench("threadtest"), of_bench("slow"), of_recovery(10), of_recovery(20)]
     assert {title: lines for (title, _, _), lines in report.panels_of(figure, results).items()} == {
-        "plain: threadtest": {"pmalloc": [(2, 3)]},
-        "slow: threadtest": {"pmalloc": [(2, 3)]},
+        "threadtest": {"pmalloc": [(2, 3)]},
+        "threadtest (slow)": {"pmalloc": [(2, 3)]},
         "recovery": {"pmalloc": [(10, 10), (20, 20)]},
     }
-    assert not report.panels_of(figure, [of_bench("plain") | {"data": None}])
+    assert not report.panels_of(figure, [of_bench("slow") | {"data": None}])
 
 
 def test_a_run_and_its_page(fake, tmp_path):

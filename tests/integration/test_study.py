@@ -69,6 +69,23 @@ def test_a_failed_run_is_a_line_and_the_others_go_on(tmp_path):
     ]
 
 
+def test_a_program_has_the_same_answer_with_every_allocator(tmp_path):
+    for name in ("libpmalloc_preload.so", "study/watch.so", "study/libpmalloc_study.so"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    program = tmp_path / "bench/threadtest"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho answer=${PMALLOC_HEAP:+1} ops=10 seconds=1\n")
+    program.chmod(0o755)
+    argv = [sys.executable, ROOT / "scripts/study", "flushes", "--programs=threadtest"]
+    env = environment(preload=False) | {"BUILD": str(tmp_path)}
+    done = subprocess.run(
+        [*argv, "--allocators=pmalloc,glibc"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, said(done)
+    assert done.stderr == "study: threadtest, glibc: another answer= than before\n", said(done)
+
+
 def test_what_is_not_built_is_said(tmp_path):
     """stripes-1 needs `make study`."""
     (tmp_path / "libpmalloc_preload.so").write_bytes(b"")
