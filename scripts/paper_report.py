@@ -109,8 +109,8 @@ def seen(result, view):
     return line or "nothing to compare with"
 
 
-# ---- Plots: {(title, axis, unit): {line: [(x, y)]}}. A title has the run's name, since several runs
-# of a figure may have the same programs.
+# ---- Plots: {(title, axis, unit): {line: [(x, y)]}}. A title has the run's name, because several
+# runs of a figure may have the same programs.
 
 
 def panels_of_bench(result, view):
