@@ -44,8 +44,11 @@ def test_the_course_of_log_and_slabs(tmp_path):
     of = figures(tmp_path, *words, LINE, "--allocators=pmalloc")
     slabs, log = of["fragbench-long-w1"]["pmalloc"], of["larson-large"]["pmalloc"]
     assert slabs["low_slabs"] + slabs["middle_slabs"] + slabs["high_slabs"] > 0
-    assert log["points"][-1]["live"] > 0 and log["most_chunks"] > 0
+    assert max(point["live"] for point in log["points"]) > 0 and log["most_chunks"] > 0
     assert len(log["points"]) > 1 and slabs["changed"] >= slabs["ended"]
+    # W1 ends with blocks in nearly all slabs, and frees them; slabs stay. The looks afterwards, of
+    # which a slow machine has many, are not what is shown.
+    assert slabs["high_slabs"] > slabs["low_slabs"]
 
 
 def test_misses_and_shares(tmp_path):
