@@ -8,8 +8,10 @@ import importlib.machinery
 import importlib.util
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import BUILD, ROOT, environment, said
@@ -188,6 +190,22 @@ def test_a_failure_is_a_line_and_the_others_go_on(fake, tmp_path):
     page = (tmp_path / "out/README.md").read_text()
     assert "- Here, sets-add: FAILED (" in page
     assert "- Here, sets: time of glibc 1 times PMAlloc's" in page
+
+
+def test_an_interrupt_leaves_what_was_measured(fake, tmp_path):
+    build = fake(f'case "$*" in *-a*) {SETS.format(1)};; *) exec sleep 60;; esac')
+    argv = [sys.executable, ROOT / "scripts/papers", "--only=munoz", f"--output={tmp_path}/out"]
+    env = environment(preload=False) | {"BUILD": str(build)}
+    command = [*argv, "--threads=1", "--allocators=glibc,pmalloc"]
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out/sets").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    page = (tmp_path / "out/README.md").read_text()
+    assert "- Here, sets-add: time of glibc 1 times" in page and "- Here, sets:" not in page
 
 
 def test_counters_of_the_build(tmp_path):
