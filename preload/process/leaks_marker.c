@@ -36,6 +36,7 @@ static struct {
     _Atomic int id, program; // 0: there is none
     struct pm_marker_seen *seen;
     _Atomic bool leaves;
+    int record; // the descriptor that it needs, or -1
 } marker;
 
 static void enter(enum pm_marker_stage stage) {
@@ -44,10 +45,10 @@ static void enter(enum pm_marker_stage stage) {
 
 // ---- the process --------------------------------------------------------------------------------
 
-// The lowest descriptor from `from` on that it needs: which parts of the data files are holes. -1:
-// there is no more.
+// The lowest descriptor from `from` on that it needs: the record's, and of data files, which parts
+// are holes. -1: there is no more.
 static int next_needed(int from) {
-    int next = -1;
+    int next = marker.record >= from ? marker.record : -1;
     for (unsigned i = 0; i < pm_heap.shards && pm_heap_on_media(); i++) {
         int fd = pm_heap.shard[i].data.fd;
         if (fd >= from && fd > 0 && (next < 0 || fd < next))
@@ -109,6 +110,8 @@ static long run(void *unused) {
     if (good)
         pm_live_mark();
     good = good && pm_live_note();
+    if (good)
+        pm_live_record_settle();
     enter(good ? PM_MARKER_MARKED : PM_MARKER_FAILED);
     work_until_told();
     atomic_store_explicit(&pm_morphs_wait, false, memory_order_relaxed);
@@ -128,17 +131,24 @@ static bool has_ended(int id, int options) {
     return got != 0 && got != -EINTR;
 }
 
-bool pm_marker_is_there(void) {
-    if (is_ours() && !has_ended(atomic_load(&marker.id), WNOHANG))
-        return true;
+// What it could not do itself, if something has ended it.
+static void be_gone(void) {
     atomic_store(&marker.id, 0);
+    atomic_store(&pm_morphs_wait, false);
+    pm_live_record_drop();
+}
+
+bool pm_marker_is_there(void) {
+    int id = is_ours() ? atomic_load(&marker.id) : 0;
+    if (id && !has_ended(id, WNOHANG))
+        return true;
+    if (id)
+        be_gone();
     return false;
 }
 
 // The collector marks with the same memory. What the kernel stores on its own is in no record.
-bool pm_marker_can(void) {
-    return !pm_col && !pm_looker_is_there() && pm_live_record_can() && !pm_kernel_stores();
-}
+bool pm_marker_can(void) { return !pm_col && !pm_looker_is_there() && !pm_kernel_stores(); }
 
 bool pm_marker_start(struct pm_marker_seen *seen) {
     const void *used[] = {&pm_locks_held};
@@ -148,12 +158,18 @@ bool pm_marker_start(struct pm_marker_seen *seen) {
     marker.seen = seen;
     enter(PM_MARKER_MARKS);
     atomic_store(&seen->alive, 1);
+    if (!pm_live_record_prepare(&seen->alive)) {
+        be_gone();
+        return false;
+    }
+    marker.record = pm_live_record_fd();
     atomic_store(&pm_morphs_wait, true);
     atomic_store(&marker.leaves, false);
     atomic_store(&marker.program, getpid());
     long id = pm_bare_child_beside(run, m->stack_top, m->pointer, &seen->alive);
     atomic_store(&marker.id, id > 0 ? (int)id : 0);
-    atomic_store(&pm_morphs_wait, id > 0);
+    if (id <= 0)
+        be_gone();
     return id > 0;
 }
 
@@ -170,5 +186,5 @@ void pm_marker_end(void) {
         while (!has_ended(id, 0))
             ;
     }
-    atomic_store(&pm_morphs_wait, false);
+    be_gone();
 }

@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import time
 
 import pytest
 from conftest import busy, compiled, environment, run, said, start, succeeds, tool
-from test_backup_live import can_record
+from test_backup_live import MODES, application, call, can_record
+from test_backup_live import running as at_moments
 from test_leaks import LOST, THREADS, WAYS
 
 KILLS = int(os.environ.get("LEAK_KILLS", "50"))
@@ -148,25 +150,50 @@ def leaves_nothing(pid):
             assert children.read() == ""
 
 
-@pytest.mark.parametrize("settings", [{"BACKING": "volatile"}, {"HEAP": True}], ids=str)
+# Commits that look at the record all the time, and such that never do.
+SHARED = {"HEAP": True, "COMMIT": "100ms"}
+LENT = [
+    {"HEAP": True, "COMMIT": "100ms", "COMMIT_WATCH": "1000000"},
+    {"HEAP": True, "COMMIT": "idle"},
+    {"HEAP": True, "COMMIT": "output"},
+]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"BACKING": "volatile"}, {"HEAP": True}, SHARED, *LENT], ids=str
+)
 def test_what_moves_is_no_leak(running, heap, settings):
     """Addresses move between blocks that were marked and blocks that were not."""
     settings = {name: heap if value is True else value for name, value in settings.items()}
     with begun([running, "moving"], **settings) as process:
         before = os.listdir(f"/proc/{process.pid}/fd")
-        for _ in range(LOOKS // 5):
+        for _ in range(LOOKS // (10 if "COMMIT" in settings else 5)):
             report = found(process.pid)
             assert report["blocks"] == 0, report
             assert report["beside"] == can_record() and report["in_use_blocks"] > 80000
         assert os.listdir(f"/proc/{process.pid}/fd") == before
-        leaves_nothing(process.pid)
+        if settings != {**SHARED, "HEAP": heap}:
+            leaves_nothing(process.pid)
 
 
-def test_a_heap_in_commit_mode_is_held(running, heap):
-    """Its record of stores is the commits' own."""
-    with begun([running, "moving"], HEAP=heap, COMMIT="1s") as process:
-        report = found(process.pid)
-        assert (report["blocks"], report["beside"]) == (0, False), report
+@pytest.mark.parametrize("mode", [mode for mode in MODES if "options" in MODES[mode]])
+def test_no_commit_loses_what_a_look_has_taken(shm, mode):
+    """The heap of a program that was killed while it was looked at is of one instant."""
+    how = dict(MODES[mode])
+    options = [*how.pop("options"), "-s", "COMMIT_WATCH=1"]
+    for _ in range(LOOKS // 25):
+        with at_moments(shm / "heap", *options, pages=3000, **how) as process:
+            time.sleep(0.2)
+            for _ in range(random.randint(1, 4)):
+                done = look(process.pid, "--json")
+                report = json.loads(done.stdout)
+                busily = "try again" in done.stderr
+                assert busily or (report["blocks"], report["beside"]) == (0, can_record()), report
+                time.sleep(random.uniform(0, 0.1))
+        argv = [tool("pmalloc-run"), "-H", shm / "heap", "-r", "world", "--"]
+        done = call(*argv, application(), "check")
+        assert done.returncode == 0 or done.stdout == "nothing\n", done
+        shutil.rmtree(shm / "heap")
 
 
 @pytest.mark.parametrize("way", ["kill", "exec"])

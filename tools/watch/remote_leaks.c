@@ -57,6 +57,7 @@ static struct {
     struct pm_leaks_asked asked;
     struct remote_leaks *out;
     uint64_t held_ns;
+    uint64_t free_ns; // of that, while the whole program went on for a commit
 } job;
 
 static enum pm_leaks_answer failed(const char *what) {
@@ -162,11 +163,13 @@ static bool let_out(uint64_t patience_ns) {
     for (long run_ns = INSIDE_NS; patience_now_ns() < end;
          run_ns = run_ns < MOST_NS ? run_ns * 2 : MOST_NS) {
         bool waits = commits();
+        uint64_t since = patience_now_ns();
         if (!go_on(waits ? any : is_inside_now))
             return true;
         tracee_nap(waits ? INSIDE_NS : run_ns);
         while (waits && commits() && patience_now_ns() < end)
             tracee_nap(INSIDE_NS);
+        job.free_ns += waits ? patience_now_ns() - since : 0;
         if (!recall())
             return false;
     }
@@ -447,6 +450,7 @@ static enum pm_leaks_answer try(uint32_t command, long patience_ns) {
     uint64_t began = patience_now_ns();
     enum pm_leaks_answer found = PM_LEAKS_FAILED;
     struct halt *h = &job.halt;
+    job.free_ns = 0;
     bool all = false;
     while (!all && halt_begin(h, &job.out->err)) {
         size_t count = h->count;
@@ -465,7 +469,7 @@ static enum pm_leaks_answer try(uint32_t command, long patience_ns) {
     else if (h->contended || (job.beside && is_alive()))
         found = PM_LEAKS_BUSY;
     halt_end(h);
-    uint64_t held = patience_now_ns() - began;
+    uint64_t held = patience_now_ns() - began - job.free_ns;
     job.held_ns = held > job.held_ns ? held : job.held_ns;
     return found;
 }

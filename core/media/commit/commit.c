@@ -263,7 +263,10 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
     pm_journal_files_trust(true);
     // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
-    bool durable = pm_checkpoint_is_durable(), drop = may_drop && durable;
+    bool durable = pm_checkpoint_is_durable();
+    if (commit.force)
+        pm_stored_lose();
+    bool drop = may_drop && durable && !pm_stored_is_lent();
     if (durable)
         commit.undroppable = !may_drop && kept_before() > KEPT_MOST;
     commit.taken.forced = commit.force;
@@ -543,6 +546,7 @@ bool pm_commit_write_roots(int fd) {
 
 int pm_commit_change_heap(struct pm_error *err) {
     pm_commit_abandon();
+    pm_stored_lose();
     pm_emptied_forget();
     commit.unapplied = false;
     pm_rounds_each_file(note_length);

@@ -162,6 +162,8 @@ void pm_rounds_forget(void) {
         pm_stored_end();
 }
 
+bool pm_rounds_lend(const _Atomic uint32_t *alive) { return pm_stored_lend(rounds.watched, alive); }
+
 static void find_in(unsigned file, char *at, uint64_t length) {
     rounds.failed |= !pm_changed_find_stored(file, at, length);
 }

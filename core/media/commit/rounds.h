@@ -23,6 +23,8 @@
 #ifndef PM_ROUNDS_H
 #define PM_ROUNDS_H
 
+#include <stdatomic.h>
+
 #include "changed_pages.h"
 
 // `length`: of each file, under the last commit. Both stay the caller's.
@@ -49,6 +51,8 @@ bool pm_rounds_worth(bool count);
 uint64_t pm_rounds_make(void);
 // At the instant: whether what the rounds have found may stand.
 bool pm_rounds_hold(void);
+// Lends the record to a marker (stored_pages.h). All threads are held, and nobody has the lock.
+bool pm_rounds_lend(const _Atomic uint32_t *alive);
 // The record is not to be believed.
 void pm_rounds_forget(void);
 // Of the journal's memory this much is left for itself.

@@ -23,6 +23,21 @@ static struct {
 } record = {.fd = -1};
 static _Atomic bool given_way;
 
+// To whom the record is lent.
+enum user {
+    NOBODY,
+    ALONE, // commits do not use it meanwhile
+    BOTH,
+};
+static struct {
+    _Atomic int user;
+    _Atomic bool lost; // the marker cannot be told all
+    const _Atomic uint32_t *alive;
+    struct pm_stored_runs told; // what commits have found since the marker's last look
+    struct pm_stored_runs owed; // what the marker has found since the commits' last look
+    bool owes_all;              // there was no room for it
+} lent;
+
 static bool is_open(void) {
     return record.fd >= 0 && pm_os_fd_is(record.fd, record.dev, record.ino);
 }
@@ -31,9 +46,17 @@ static bool is_ours(void) { return record.process == getpid() && is_open(); }
 
 int pm_stored_fd(void) { return is_ours() ? record.fd : -1; }
 
-bool pm_stored_can(void) {
+static bool can(void) {
     return record.fd >= 0 && pm_own_way == PM_OWN_SCAN && !pm_stored_gives_way() && is_ours();
 }
+
+static bool has_user(void) {
+    if (lent.user != NOBODY && !atomic_load_explicit(lent.alive, memory_order_acquire))
+        pm_stored_recall();
+    return lent.user != NOBODY;
+}
+
+bool pm_stored_can(void) { return can() && !(has_user() && lent.user == ALONE); }
 
 bool pm_stored_gives_way(void) { return atomic_load_explicit(&given_way, memory_order_relaxed); }
 
@@ -56,7 +79,8 @@ static void keep(int fd) {
 void pm_stored_begin(void) {
     if (is_ours())
         return;
-    pm_stored_end(); // a forked child's is its parent's
+    pm_stored_end();    // a forked child's is its parent's
+    lent.user = NOBODY; // and so is a marker
     record.process = getpid();
     bool may = !pm_inherited_ends(PM_INHERITED_USERFAULTFD);
     int fd = may ? (int)syscall(SYS_userfaultfd, PM_STORE_RECORD_FLAGS) : -1;
@@ -67,6 +91,7 @@ void pm_stored_begin(void) {
 }
 
 void pm_stored_end(void) {
+    pm_stored_lose();
     if (is_open())
         pm_os_close(record.fd);
     record.fd = -1;
@@ -76,22 +101,27 @@ void pm_stored_end(void) {
 
 #define MOST ((size_t)1 << 20)
 
+static struct pm_stored_runs found;
+static uint64_t found_pages;
 static struct {
-    struct pm_pagemap_region *run;
-    size_t room, count;
-    uint64_t pages;
-    struct {
-        size_t from, to;
-        uint64_t page; // how many pages were found before
-    } of[PM_JOURNAL_FILES];
-} found;
+    size_t from, to;
+    uint64_t page; // how many pages were found before
+} of[PM_JOURNAL_FILES];
 
-static bool has_room(void) {
-    if (!found.run) {
-        found.room = pm_own_room(sizeof *found.run, MOST);
-        found.run = pm_own_reserve(found.room * sizeof *found.run);
+static bool has_room(struct pm_stored_runs *runs) {
+    if (!runs->run) {
+        runs->room = pm_own_room(sizeof *runs->run, MOST);
+        runs->run = pm_own_reserve(runs->room * sizeof *runs->run);
     }
-    return found.run != NULL;
+    return runs->run != NULL;
+}
+
+static bool add(struct pm_stored_runs *to, const struct pm_pagemap_region *run, size_t count) {
+    bool fits = count <= to->room - to->count;
+    if (fits && count)
+        memcpy(to->run + to->count, run, count * sizeof *run);
+    to->count += fits ? count : 0;
+    return fits;
 }
 
 // All that may come to lie there: a mapping that is newer than the last look is not watched yet.
@@ -103,37 +133,58 @@ static bool watch(const struct pm_file *f) {
 // the kernel a look at what it knows of each page: that takes a millisecond or two for 1 GiB,
 // instead of 14. But pages that are not there must stay without protection: they would look as if
 // they were swapped out.
-static bool protect(int pagemap, uint64_t start, uint64_t end) {
+static bool protect(struct pm_stored_runs *runs, int pagemap, uint64_t start, uint64_t end) {
     struct pm_pagemap_scan s = {.flags = PM_SCAN_PROTECT | PM_SCAN_MUST_WATCH,
                                 .start = start,
                                 .end = end,
                                 .category_mask = PM_SCAN_WRITTEN,
                                 .category_anyof_mask = PM_SCAN_PRESENT | PM_SCAN_SWAPPED,
                                 .return_mask = PM_SCAN_WRITTEN};
-    long runs = pm_pagemap_scan_to(pagemap, &s, found.run + found.count, found.room - found.count);
-    found.count += runs > 0 ? (size_t)runs : 0;
-    return runs >= 0 && s.start >= end;
+    long some = pm_pagemap_scan_to(pagemap, &s, runs->run + runs->count, runs->room - runs->count);
+    runs->count += some > 0 ? (size_t)some : 0;
+    return some >= 0 && s.start >= end;
 }
 
 // Where the kernel comes upon a mapping that is not watched, another thread has made it since. Of
 // what was protected before that it tells nothing.
+static bool find(struct pm_stored_runs *runs, unsigned file, int pagemap, char *at, size_t len) {
+    return !len || (pagemap >= 0 && has_room(runs) && watch(pm_journal_heap_file(file)) &&
+                    protect(runs, pagemap, (uintptr_t)at, (uintptr_t)at + len));
+}
+
+// What the marker has found in the file goes to the commits once. It comes behind what is found now,
+// so it is not by rising address.
+static bool take_owed(const struct pm_file *f) {
+    struct pm_stored_runs *owed = &lent.owed;
+    size_t left = 0;
+    for (size_t i = 0; i < owed->count; i++)
+        if (owed->run[i].start - (uintptr_t)f->map >= f->reach || !add(&found, &owed->run[i], 1))
+            owed->run[left++] = owed->run[i];
+    bool all = left == 0 || found.count < found.room;
+    owed->count = left;
+    return all;
+}
+
 bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len) {
-    const struct pm_file *f = pm_journal_heap_file(file);
-    found.of[file].from = found.count;
-    found.of[file].page = found.pages;
-    bool good = !len || (pagemap >= 0 && pm_stored_can() && has_room() && watch(f) &&
-                         protect(pagemap, (uintptr_t)at, (uintptr_t)at + len));
-    found.of[file].to = found.count;
-    for (size_t i = found.of[file].from; i < found.count; i++)
-        found.pages += (found.run[i].end - found.run[i].start) / PM_PAGE_SIZE;
+    of[file].from = found.count;
+    of[file].page = found_pages;
+    bool good = pm_stored_can() && !lent.owes_all && find(&found, file, pagemap, at, len);
+    size_t to = found.count;
+    if (lent.user == BOTH && file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA &&
+        !add(&lent.told, found.run + of[file].from, to - of[file].from))
+        lent.lost = true;
+    good = good && take_owed(pm_journal_heap_file(file));
+    of[file].to = found.count;
+    for (size_t i = of[file].from; i < of[file].to; i++)
+        found_pages += (found.run[i].end - found.run[i].start) / PM_PAGE_SIZE;
     return good;
 }
 
-uint64_t pm_stored_pages(void) { return found.pages; }
+uint64_t pm_stored_pages(void) { return found_pages; }
 
 void pm_stored_part(unsigned file, uint64_t from, uint64_t to, pm_own_fn *fn, void *arg) {
-    uint64_t page = found.of[file].page, end;
-    for (size_t i = found.of[file].from; i < found.of[file].to && page < to; i++, page = end) {
+    uint64_t page = of[file].page, end;
+    for (size_t i = of[file].from; i < of[file].to && page < to; i++, page = end) {
         char *at = (char *)(uintptr_t)found.run[i].start;
         end = page + (found.run[i].end - found.run[i].start) / PM_PAGE_SIZE;
         uint64_t first = page > from ? page : from, last = end < to ? end : to;
@@ -193,13 +244,71 @@ void pm_stored_each(unsigned file, int pagemap, uint64_t from, pm_own_fn *fn, vo
 }
 
 void pm_stored_none(void) {
-    found.count = found.pages = 0;
-    memset(found.of, 0, sizeof found.of);
+    found.count = found_pages = 0;
+    memset(of, 0, sizeof of);
 }
 
 bool pm_stored_forget(unsigned file) {
     const struct pm_file *f = pm_journal_heap_file(file);
+    lent.owed.count = 0; // all are found again, by the marker, too
+    lent.owes_all = false;
     return !f->map || !is_ours() || pm_store_record_end(record.fd, (uintptr_t)f->map, f->reach);
+}
+
+// ---- lent to a marker ---------------------------------------------------------------------------
+
+bool pm_stored_lend(bool watched, const _Atomic uint32_t *alive) {
+    if (!can() || !has_room(&lent.told) || !has_room(&lent.owed))
+        return false;
+    lent.told.count = 0; // what commits are owed may be an earlier marker's
+    lent.lost = false;
+    lent.alive = alive;
+    lent.user = watched ? BOTH : ALONE;
+    return true;
+}
+
+bool pm_stored_is_lent(void) { return has_user() && !lent.lost; }
+
+bool pm_stored_is_alone(void) { return lent.user == ALONE; }
+
+void pm_stored_lose(void) { lent.lost = true; }
+
+bool pm_stored_told(struct pm_stored_runs *runs) {
+    runs->count = 0;
+    bool good = lent.user != NOBODY && !lent.lost && has_room(runs) &&
+                add(runs, lent.told.run, lent.told.count);
+    lent.told.count = 0;
+    return good;
+}
+
+void pm_stored_tell(const struct pm_stored_runs *runs) {
+    if (!add(&lent.told, runs->run, runs->count))
+        lent.lost = true;
+}
+
+// Its maker's process is not the marker's, which has the same descriptor.
+bool pm_stored_take(struct pm_stored_runs *runs, unsigned file, int pagemap, char *at, size_t len) {
+    size_t before = runs->count;
+    bool good = is_open() && find(runs, file, pagemap, at, len);
+    if (lent.user == BOTH && (!good || !add(&lent.owed, runs->run + before, runs->count - before)))
+        lent.owes_all = true;
+    return good;
+}
+
+// In pieces, as the program's faults wait for each.
+#define PIECE ((uint64_t)16 << 20)
+
+static void unprotect(const struct pm_shard *s) {
+    uint64_t start = (uintptr_t)s->data.map, at = 0;
+    for (uint64_t end = s->frontier; at + PIECE < end; at += PIECE)
+        pm_store_record_end(record.fd, start + at, PIECE);
+    pm_store_record_end(record.fd, start + at, s->data.reach - at);
+}
+
+void pm_stored_recall(void) {
+    for (unsigned i = 0; i < pm_heap.shards && lent.user == ALONE && is_open(); i++)
+        unprotect(&pm_heap.shard[i]);
+    lent.user = NOBODY;
 }
 
 // ---- pages that were not stored to --------------------------------------------------------------
@@ -222,7 +331,7 @@ static bool scan_not(int pagemap, char *at, size_t len, const struct each *each)
 // `fn` may make new mappings.
 bool pm_stored_not(unsigned file, int pagemap, char *at, size_t len, pm_own_fn *fn, void *arg) {
     const struct each each = {fn, arg, pagemap};
-    return pm_stored_can() &&
+    return pm_stored_can() && !lent.owes_all && !lent.owed.count &&
            (scan_not(pagemap, at, len, &each) ||
             (watch(pm_journal_heap_file(file)) && scan_not(pagemap, at, len, &each)));
 }

@@ -10,6 +10,14 @@
 // at all of them instead: the record costs the program a fault for each page.
 //
 // With the commit lock. The record is this process's: a forked child begins its own.
+//
+// It may be lent to a marker that runs beside the program (gc/live/live_record.h), for a while:
+//
+//   commits look at the record     both do. Each look begins anew, and so is told to the other
+//   they look at all copied pages  they go on so, and the record is the marker's alone
+//
+// Meanwhile no page is given back: what was stored to it would be lost to the marker. Who forgets
+// the record lets both find more. If it ends, the marker learns that at its next look.
 #ifndef PM_STORED_PAGES_H
 #define PM_STORED_PAGES_H
 
@@ -17,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/pagemap_scan.h"
 #include "media/own_pages.h"
 
 // Begins the record, where the kernel has one.
@@ -36,8 +45,8 @@ bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len);
 // How many pages were found in all files.
 uint64_t pm_stored_pages(void);
 // Of all that was found, by the order in which it was found, pages [from, to): calls `fn` for each
-// run of them that is of the file, by rising address. A page that was not stored to may be among
-// them.
+// run of them that is of the file: by rising address, and then what a marker has found. A page that
+// was not stored to, or that comes twice, may be among them.
 void pm_stored_part(unsigned file, uint64_t from, uint64_t to, pm_own_fn *fn, void *arg);
 // The same from there to the end, and copied pages only.
 void pm_stored_each(unsigned file, int pagemap, uint64_t from, pm_own_fn *fn, void *arg);
@@ -55,5 +64,28 @@ bool pm_stored_count(char *at, size_t len, int pagemap, uint64_t *pages);
 
 // The descriptor, for who closes others'; -1: there is none.
 int pm_stored_fd(void);
+
+// ---- lent to a marker. All threads are held, and nobody has the commit lock ---------------------
+
+struct pm_stored_runs {
+    struct pm_pagemap_region *run;
+    size_t room, count;
+};
+// `watched`: commits look at it. *alive becomes 0 when the marker has ended. False: there is none.
+bool pm_stored_lend(bool watched, const _Atomic uint32_t *alive);
+// Pages must not be given back. With the commit lock.
+bool pm_stored_is_lent(void);
+bool pm_stored_is_alone(void);
+// The marker is not told all. Any thread.
+void pm_stored_lose(void);
+// Empties `runs`, then notes what commits have found since the last time. False: that is not known.
+bool pm_stored_told(struct pm_stored_runs *runs);
+// Adds what was stored to in [at, at + len) of the file since the last look of either, and begins
+// anew there. False: it is not known. The marker itself may call it while it is alone.
+bool pm_stored_take(struct pm_stored_runs *runs, unsigned file, int pagemap, char *at, size_t len);
+// By the marker, alone: adds to what pm_stored_told() is to note.
+void pm_stored_tell(const struct pm_stored_runs *runs);
+// The marker has ended, or is about to. Any thread.
+void pm_stored_recall(void);
 
 #endif
