@@ -138,6 +138,22 @@ def test_looks_again_and_again(running, heap, mode, settings):
             assert found(process.pid)["in_use_blocks"] >= 64
 
 
+@pytest.mark.parametrize("settings", [{}, {"COMMIT": "20ms"}], ids=str)
+def test_a_program_that_is_told_to_go_on(running, heap, settings):
+    """SIGCONT stops a thread that is traced, as the tool does, also amid its work for the tool."""
+    with begun([running, "busy"], HEAP=heap, **settings) as process:
+        for _ in range(LOOKS // 5):
+            argv = [tool("pmalloc-info"), "--leaks", "--json", str(process.pid)]
+            with subprocess.Popen(argv, stdout=-1, stderr=-1, text=True) as one:
+                while one.poll() is None:
+                    process.send_signal(signal.SIGCONT)
+                    time.sleep(0.0005)
+                report = json.loads(one.stdout.read())
+            assert report["heap"] and report["in_use_blocks"] >= 64, report
+        if not settings:
+            leaves_nothing(process.pid)
+
+
 # ---- marked beside the program ---------------------------------------------------------------
 
 

@@ -281,22 +281,26 @@ static long call(long number, uint64_t a, uint64_t b) {
     return -ESRCH;
 }
 
-// The worker runs the library's function until that has answered.
+// The worker runs the library's function until that has answered. It may stop before: SIGCONT stops
+// a traced thread as a request does, and a request that came while the thread was stopped already
+// holds it once more.
 static enum event answer(uint32_t command, uint64_t stack_top) {
     uint32_t answer = PM_LEAKS_NONE;
     uint64_t at = job.piece + offsetof(struct pm_leaks_asked, answer);
-    enum event event = EVENT_NONE;
     if (!writes(job.piece + offsetof(struct pm_leaks_asked, command), &command, sizeof command) ||
         !writes(at, &answer, sizeof answer) ||
         !set((uintptr_t)job.door->answer, stack_top, 0, job.piece, 0) || !runs())
         return EVENT_GONE;
-    while (answer == PM_LEAKS_NONE && event == EVENT_NONE) {
+    while (true) {
         tracee_nap(LOOK_NS);
-        event = look();
-        if (event == EVENT_NONE && !reads(at, &answer, sizeof answer))
-            event = EVENT_GONE;
+        enum event event = look();
+        if (event == EVENT_FAULT || event == EVENT_GONE || !reads(at, &answer, sizeof answer))
+            return event == EVENT_FAULT ? event : EVENT_GONE;
+        if (answer != PM_LEAKS_NONE)
+            return event == EVENT_STOP ? event : stop();
+        if (event == EVENT_STOP && !runs())
+            return EVENT_GONE;
     }
-    return event == EVENT_NONE ? stop() : event;
 }
 
 // ---- the piece ----------------------------------------------------------------------------------
