@@ -152,8 +152,8 @@ static bool find(struct pm_stored_runs *runs, unsigned file, int pagemap, char *
                     protect(runs, pagemap, (uintptr_t)at, (uintptr_t)at + len));
 }
 
-// What the marker has found in the file goes to the commits once. It comes behind what is found now,
-// so it is not by rising address.
+// What the marker has found in the file goes to the commits once. It comes behind what is found
+// now, so it is not by rising address.
 static bool take_owed(const struct pm_file *f) {
     struct pm_stored_runs *owed = &lent.owed;
     size_t left = 0;
