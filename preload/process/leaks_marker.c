@@ -15,7 +15,6 @@
 #include "base/bare_child.h"
 #include "base/bare_thread.h"
 #include "base/lock.h"
-#include "base/looker.h"
 #include "base/signal_stack.h"
 #include "blocks/morph.h"
 #include "commit/kernel_stores.h"
@@ -148,7 +147,7 @@ bool pm_marker_is_there(void) {
 }
 
 // The collector marks with the same memory. What the kernel stores on its own is in no record.
-bool pm_marker_can(void) { return !pm_col && !pm_looker_is_there() && !pm_kernel_stores(); }
+bool pm_marker_can(void) { return !pm_col && !pm_kernel_stores(); }
 
 bool pm_marker_start(struct pm_marker_seen *seen) {
     const void *used[] = {&pm_locks_held};
