@@ -7,10 +7,12 @@
 //                                    it can), another looks at the clock all the time
 //   pauses MEBIBYTES once SECONDS    the first one changes each page once, as fast as it can
 //   pauses MEBIBYTES few:N SECONDS   it changes the same N pages every millisecond
+//   pauses MEBIBYTES rest SECONDS    the first one has changed each page, and answers requests of
+//                                    the other, each by a store: both wait in between (idle)
 //   pauses check                     a later run: the sum of what all pages count
 //
-// Says `longest=MICROSECONDS stores=N sum=N`: the longest time between two looks at the clock, how
-// many stores there were in that time, and in all.
+// Says `longest=MICROSECONDS stores=N sum=N`: the longest time between two looks at the clock, or
+// for an answer; how many stores there were in that time, and in all.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { PAGE = 4096, CHUNK = 256, TURN = 256, WARM = 1500000 }; // pages; stores; microseconds
 
@@ -76,6 +79,48 @@ static uint64_t longest_of(uint64_t time) {
     return longest;
 }
 
+static int request[2], answer[2];
+
+static void *serve(void *unused) {
+    uint64_t page;
+    (void)unused;
+    change(memory.pages);
+    page = now();
+    (void)!write(answer[1], &page, sizeof page);
+    while (read(request[0], &page, sizeof page) == sizeof page && page < memory.pages) {
+        ++*word(page);
+        atomic_fetch_add(&stores, 1);
+        (void)!write(answer[1], &page, sizeof page);
+    }
+    return NULL;
+}
+
+// The client's rests, too: commits fall there.
+static uint64_t longest_answer(uint64_t time) {
+    uint64_t longest = 0, last, page = 0, same;
+    (void)!read(answer[0], &last, sizeof last); // when all pages had changed
+    for (uint64_t end = now() + time, at; (at = now()) < end; last = at) {
+        longest = at - last > longest ? at - last : longest;
+        (void)!write(request[1], &page, sizeof page);
+        (void)!read(answer[0], &same, sizeof same);
+        page = (page + 7919) % memory.pages;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return longest;
+}
+
+static int rest(double seconds) {
+    pthread_t thread;
+    if (pipe(request) || pipe(answer) || pthread_create(&thread, NULL, serve, NULL))
+        return 2;
+    uint64_t longest = longest_answer((uint64_t)(seconds * 1e6));
+    printf("longest=%llu stores=%llu", (unsigned long long)longest,
+           (unsigned long long)(stores - memory.pages));
+    close(request[1]);
+    pthread_join(thread, NULL);
+    return 0;
+}
+
 static void make(uint64_t pages) {
     char **chunk = calloc(pages / CHUNK, sizeof *chunk);
     for (uint64_t i = 0; i < pages / CHUNK; i++) {
@@ -102,6 +147,11 @@ int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
     make(strtoull(argv[1], NULL, 10) * CHUNK);
+    if (!strcmp(argv[2], "rest")) {
+        int status = rest(atof(argv[3]));
+        printf(" sum=%llu\n", (unsigned long long)sum());
+        return status;
+    }
     rate = strtoull(argv[2], NULL, 10);
     once = !strcmp(argv[2], "once");
     few = strncmp(argv[2], "few:", 4) ? 0 : strtoull(argv[2] + 4, NULL, 10);
