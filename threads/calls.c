@@ -398,8 +398,8 @@ void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg
         each_of_call(&memory, call);
 }
 
-void pm_calls_wait_us(_Atomic uint32_t *word, uint32_t seen, uint64_t us) {
-    struct pm_call call = {.by_futex = true};
+void pm_calls_wait_us(_Atomic uint32_t *word, uint32_t seen, uint64_t us, enum pm_call_kind kind) {
+    struct pm_call call = {.by_futex = true, .kind = (uint8_t)kind};
     bool recorded = pm_calls_recorded;
     if (recorded)
         pm_call_enter(&call);

@@ -178,7 +178,7 @@ static inline void pm_call_leave(struct pm_call *call) {
 
 // A futex wait of our own, in a call on record if calls are: to hold this thread takes no signal
 // then, and it is at rest.
-void pm_calls_wait_us(_Atomic uint32_t *word, uint32_t seen, uint64_t us);
+void pm_calls_wait_us(_Atomic uint32_t *word, uint32_t seen, uint64_t us, enum pm_call_kind kind);
 
 // Whether this thread is in a call that is on record.
 static inline bool pm_calls_in_one(void) {

@@ -81,6 +81,14 @@ bool pm_commit_bound_reached(void) {
     return pm_rounds_copied() >= due_at;
 }
 
+bool pm_commit_bound_grown(uint64_t pages) {
+    static uint64_t before;
+    uint64_t now = private_pages();
+    bool grown = now >= before && now - before >= pages;
+    before = grown || now < before ? now : before;
+    return grown;
+}
+
 void pm_commit_bound_kept(void) {
     uint64_t kept = pm_rounds_copied(), more = kept + limit / 4;
     bool in_vain = more > limit;

@@ -20,6 +20,9 @@
 bool pm_commit_bound_wanted(void);
 // Looks. With the commit lock, as what follows. True: a commit is due.
 bool pm_commit_bound_reached(void);
+
+// Whether the process has so many more private pages than when this was last true, or less later.
+bool pm_commit_bound_grown(uint64_t pages);
 // Whether the bound is what the journal of a fixed medium has room for.
 bool pm_commit_bound_of_journal(void);
 // It was made, or has failed. Looks how many pages are left.

@@ -4,14 +4,42 @@
 
 #include <stdint.h>
 
+#include "base/options.h"
+#include "base/os.h"
+#include "commit_bound.h"
 #include "commit_cost.h"
+#include "commit_mode.h"
+#include "kernel_stores.h"
 #include "media/commit/commit.h"
+#include "media/commit/rounds.h"
 #include "media/journal/pauses_format.h"
 
 #define LITTLE 1024u // pages, which the instant copies in a millisecond or two
 #define ROUNDS_MOST 12u
 #define VAIN_MOST 2u
+#define SOON_MS 20u   // in which little is copied: each page costs the program a fault
 #define TIMES_MOST 2u // pages of the first round, in the journal: it takes room on the medium
+
+// Such a commit is waited for by nobody.
+static bool is_by_time(void) { return pm_commits_mode() == PM_COMMITS_TIME; }
+
+// For others copied pages are counted only if there are many more: that takes milliseconds for 1
+// GiB, and to ask for all private pages of the process takes none.
+static void count_if_grown(void) {
+    static uint64_t asked;
+    uint64_t now = pm_os_now_ms();
+    if (now - asked < SOON_MS || !pm_rounds_may_be_worth())
+        return;
+    asked = now;
+    if (pm_commit_bound_grown(pm_options.commit_watch.number))
+        pm_rounds_count();
+}
+
+bool pm_commit_rounds_worth(void) {
+    if (!is_by_time())
+        count_if_grown();
+    return pm_rounds_worth(is_by_time());
+}
 
 static uint64_t make_round(unsigned number, bool count) {
     uint64_t before = pm_commit_in_rounds(), looked = pm_commit_round(count);
@@ -22,10 +50,13 @@ static uint64_t make_round(unsigned number, bool count) {
 }
 
 // What the instant finds may be more than the last round: threads may have to be waited for.
-void pm_commit_rounds(bool count, void (*anew)(void)) {
+void pm_commit_rounds(void) {
+    bool count = is_by_time();
+    if (!count)
+        count_if_grown();
     uint64_t last = UINT64_MAX, most = UINT64_MAX, looked;
     for (unsigned i = 0, vain = 0; i < ROUNDS_MOST; i++, last = looked) {
-        anew();
+        pm_kernel_stores_anew();
         looked = make_round(i, count);
         vain += looked > last / 4 * 3;
         most = i ? most : TIMES_MOST * pm_commit_in_rounds() + LITTLE;

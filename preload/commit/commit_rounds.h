@@ -9,7 +9,9 @@
 
 #include <stdbool.h>
 
-// With the commit lock. `count`: as for pm_commit_round(). Calls `anew` before each round.
-void pm_commit_rounds(bool count, void (*anew)(void));
+// With the commit lock.
+void pm_commit_rounds(void);
+// Whether there would be any.
+bool pm_commit_rounds_worth(void);
 
 #endif

@@ -42,8 +42,6 @@
 #include "threads/sections.h"
 #include "threads/threads.h"
 
-static bool kernel_stores(void);
-
 int pm_commits_begin(bool alone, struct pm_error *err) {
     if (pm_inherited_ends(PM_INHERITED_PROCESS_VM_READV) || pm_inherited_ends(PM_INHERITED_KCMP))
         atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
@@ -63,7 +61,7 @@ int pm_commits_begin(bool alone, struct pm_error *err) {
     pm_commit_found_room(true, pm_heap.length); // the files have it all
     if (pm_options.commit_patience.number)
         pm_sections_begin();
-    pm_rounds_unseen = kernel_stores;
+    pm_rounds_unseen = pm_kernel_stores_now;
     return pm_heap_journal(err);
 }
 
@@ -111,32 +109,27 @@ static bool worth_dropping(void) {
     return pm_commit_last.copied >= WORTH_DROPPING && pm_checkpoint_is_durable();
 }
 
-// At an instant nobody gives the kernel pages, so one answer serves all who ask. A round asks anew.
-static enum { NOT_ASKED, STORES_NONE, STORES } kernel;
-
-static void ask_kernel_anew(void) { kernel = NOT_ASKED; }
-
-static bool kernel_stores(void) {
-    if (kernel == NOT_ASKED)
-        kernel = pm_kernel_stores() ? STORES : STORES_NONE;
-    return kernel == STORES;
-}
-
 // The kernel may store a sleeping call's result at any moment. A page must not be dropped then.
 static bool may_drop(void) {
     bool awaited = false;
     if (!worth_dropping())
         return false;
     pm_hold_each_memory(find_data, &awaited);
-    return !awaited && !kernel_stores();
+    return !awaited && !pm_kernel_stores_now();
 }
 
 // The instants so far, and the last one whose commit is in force.
 static _Atomic uint64_t instants, covered;
-// Changes at the end of each commit: a futex.
+// Changes at the end of each commit, and of an instant at rest: a futex.
 static _Atomic uint32_t ends;
 // How many wait for that: nobody is woken where nobody waits.
 static _Atomic uint32_t awaiting;
+
+static void wake_awaiting(void) {
+    atomic_fetch_add(&ends, 1);
+    if (atomic_load(&awaiting))
+        pm_futex_wake(&ends, 1 << 30);
+}
 
 // Right after the threads go on.
 static void were_held(uint64_t since, struct pm_commit_cost *cost) {
@@ -151,8 +144,8 @@ static void take_alone(void) {
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
-    ask_kernel_anew();
-    pm_commit_take(worth_dropping() && !kernel_stores(), &cost);
+    pm_kernel_stores_anew();
+    pm_commit_take(worth_dropping() && !pm_kernel_stores_now(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
     were_held(since, &cost);
@@ -167,7 +160,7 @@ static void take_held(enum pm_rung rung, struct pm_commit_cost *cost) {
         pm_commit_amid();
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
-    ask_kernel_anew();
+    pm_kernel_stores_anew();
     pm_commit_take(may_drop(), cost);
     lock_extents(pm_unlock_raw);
 }
@@ -184,6 +177,7 @@ static int take_idle(void) {
     pm_release_all();
     if (!idle)
         return EBUSY;
+    wake_awaiting();
     were_held(since, &cost);
     pm_commit_passed(&(struct pm_gate_passed){.rung = PM_RUNG_BETWEEN});
     return 0;
@@ -261,7 +255,7 @@ static int take_and_enforce(enum instant instant, bool rounds) {
     if (!pm_commit_prepare())
         return errno;
     if (rounds && instant != AT_REST && (pm_threads_some() || !pm_threads_none()))
-        pm_commit_rounds(pm_commits_mode() == PM_COMMITS_TIME, ask_kernel_anew);
+        pm_commit_rounds();
     int error = take(instant);
     if (error)
         return error;
@@ -324,25 +318,29 @@ static int bring_last(enum instant instant) {
 }
 
 // Waits for a commit to end, a little, in a call where this thread may be held.
-static void await_end(uint32_t seen) {
+static void await_end(uint32_t seen, enum pm_call_kind kind) {
     atomic_fetch_add(&awaiting, 1);
-    pm_calls_wait_us(&ends, seen, 1000);
+    pm_calls_wait_us(&ends, seen, 1000, kind);
     atomic_fetch_sub(&awaiting, 1);
+}
+
+void pm_commits_await_instant(uint64_t before) {
+    uint32_t seen = atomic_load(&ends);
+    if (atomic_load(&instants) == before)
+        await_end(seen, PM_CALL_WAITS);
 }
 
 void pm_commits_stop(bool on) {
     uint32_t seen = atomic_load(&ends);
     for (; !pm_trylock_raw(&pm_commit_lock); seen = atomic_load(&ends))
-        await_end(seen);
+        await_end(seen, PM_CALL_OTHER);
     atomic_store_explicit(&stopped, on, memory_order_relaxed);
     pm_unlock_raw(&pm_commit_lock);
 }
 
 static void end_commit(void) {
     pm_unlock_raw(&pm_commit_lock);
-    atomic_fetch_add(&ends, 1);
-    if (atomic_load(&awaiting))
-        pm_futex_wake(&ends, 1 << 30);
+    wake_awaiting();
 }
 
 // Waits with the signals open: whoever has the lock may hold this thread. False: meanwhile a commit
@@ -356,7 +354,7 @@ static bool take_lock(uint64_t before, uint64_t *mask) {
         if (pm_trylock_raw(&pm_commit_lock))
             return true;
         restore_signals(*mask);
-        await_end(seen);
+        await_end(seen, PM_CALL_OTHER);
     }
 }
 
@@ -471,10 +469,16 @@ static int make_if_free(enum instant instant) {
     return error;
 }
 
-int pm_commits_idle(bool wait) {
-    if (!may_be_made())
-        return ENOTSUP;
-    return told(wait ? make_in_turn(make_and_bring, AT_REST, UINT64_MAX) : make_if_free(AT_REST));
+int pm_commits_idle(void) { return told(make_if_free(AT_REST)); }
+
+bool pm_commits_look_ahead(void) {
+    if (!may_be_made() || !pm_trylock_raw(&pm_commit_lock))
+        return false;
+    bool some = pm_commit_rounds_worth() && !pm_removed(true) && pm_commit_prepare();
+    if (some)
+        pm_commit_rounds();
+    end_commit();
+    return some;
 }
 
 // For so long a commit by time tries to be between operations.
@@ -554,7 +558,7 @@ static bool make_last(void) {
     struct pm_commit_cost cost;
     if (!pm_commit_prepare())
         return false;
-    ask_kernel_anew();
+    pm_kernel_stores_anew();
     pm_commit_take(false, &cost);
     return pm_commit_finish();
 }

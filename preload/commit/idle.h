@@ -6,13 +6,15 @@
 // none of its operations is half done.
 //
 //   a thread enters a wait  -> counts itself, and wakes the thread pmalloc-commit if that sleeps
-//   pmalloc-commit          -> all are in a wait? holds them (hold.h), looks again, takes the
-//                              instant, lets them go, and makes it durable while they wait or work
+//   pmalloc-commit          -> all are in a wait? makes rounds if much has changed, and asks again;
+//                              holds them (hold.h), looks again, takes the instant, lets them go,
+//                              and makes it durable while they wait or work
 //
-// So the program is not delayed by the disk. A wait that is over at once is not noticed: requests
-// that come one upon another are one commit. A program that finds work at each wait would never be
-// seen idle. After BUSY_MS without a commit (or TIME, if that is longer) the thread that waits last
-// makes one itself, before its call.
+// So the program is not delayed by the disk, nor by how much has changed: rounds (commit_rounds.h)
+// hold nobody. A wait that is over at once is not noticed: requests that come one upon another are
+// one commit. A program that finds work at each wait would never be seen idle. After BUSY_MS
+// without a commit (or TIME, if that is longer) the thread that waits last waits for the instant
+// first, before its call; if much has changed, not this time, but after rounds.
 //
 // The counts are hints: a thread that is cancelled in a wait stays counted. The look at the held
 // threads decides.
@@ -22,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Around a call that waits. `may_commit`: the thread may make a commit here.
+// Around a call that waits. `may_commit`: the thread may wait for an instant here.
 void pm_idle_enter(bool may_commit);
 void pm_idle_leave(void);
 

@@ -169,3 +169,13 @@ bool pm_kernel_stores(void) {
                  is_pinned_or_mapped() || table_may_store(&own, NULL);
     return found || !pm_tasks_each_other(look_at_thread, &found) || found;
 }
+
+static enum { NOT_ASKED, STORES_NONE, STORES } answer;
+
+void pm_kernel_stores_anew(void) { answer = NOT_ASKED; }
+
+bool pm_kernel_stores_now(void) {
+    if (answer == NOT_ASKED)
+        answer = pm_kernel_stores() ? STORES : STORES_NONE;
+    return answer == STORES;
+}

@@ -20,6 +20,11 @@
 // True also where it cannot be found out. While threads are held, or where there is one.
 bool pm_kernel_stores(void);
 
+// The same, as it was first answered since the question is new: at an instant nobody gives the
+// kernel pages, so one answer serves all who ask. A round asks anew. With the commit lock.
+bool pm_kernel_stores_now(void);
+void pm_kernel_stores_anew(void);
+
 // The program has given pages to the kernel in a way that leaves no trace (vmsplice).
 extern _Atomic bool pm_kernel_got_pages;
 

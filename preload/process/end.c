@@ -432,7 +432,7 @@ static bool pass(void) {
         if (pm_heap.super->state.owner_pid != (uint64_t)getpid())
             return true;
         atomic_store(&gate_awaited, true);
-        pm_calls_wait_us(&pm_phase_word, seen, LOOK_US);
+        pm_calls_wait_us(&pm_phase_word, seen, LOOK_US, PM_CALL_OTHER);
     }
     return seen == PM_ENDED;
 }

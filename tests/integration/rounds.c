@@ -13,8 +13,12 @@
 //   direct   a file is open for direct I/O
 //   record   the program has a record of stores of its own, on one of its blocks
 //   daemon   goes on in a child
+//   busy     its waits are over at once, so it is never idle
+//   loads    one thread stores to 300 MB of pages at once, and then waits
+//   works    the same, but it goes on and its waits are over at once
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -70,9 +74,19 @@ static void mend(struct area *a, bool toggles) {
     a->made += toggles ? has != (turns & 1) : has == c + 1;
 }
 
+static bool busy;
+
+static void wait_us(uint64_t us) {
+    struct pollfd ready = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (busy)
+        REQUIRE(poll(&ready, 1, 1000) == 1);
+    else
+        usleep((useconds_t)us);
+}
+
 static void *store(void *number) {
     uint64_t which = (uint64_t)(uintptr_t)number;
-    for (; !over; usleep((useconds_t)pause_us)) // a commit finds some pages of many
+    for (; !over; wait_us(pause_us)) // a commit finds some pages of many
         for (unsigned i = 0; i < 16; i++)
             which % 2 ? toggle(&areas[which]) : count(&areas[which]);
     return NULL;
@@ -106,6 +120,18 @@ static void make(void) {
         REQUIRE((areas[i].pages = calloc(pages, PAGE)) != NULL);
 }
 
+static void load(void) {
+    for (uint64_t page = 0; page < pages; page++)
+        count(&areas[0]);
+    puts("loaded");
+    for (uint64_t n = 0;; n++, wait_us(1000)) {
+        for (double end = now() + 0.001; busy && now() < end;) {
+        }
+        if (n % 256 == 0)
+            count(&areas[0]);
+    }
+}
+
 int main(int argc, char **argv) {
     double seconds = atof(argv[1]), end;
     const char *mode = argc > 2 ? argv[2] : "";
@@ -118,6 +144,10 @@ int main(int argc, char **argv) {
         return 0;
     if (strcmp(mode, "storm") == 0)
         areas_made = MOST, pages = 16384, pause_us = 400;
+    busy = strcmp(mode, "busy") == 0 || strcmp(mode, "works") == 0;
+    bool loads = strcmp(mode, "loads") == 0 || strcmp(mode, "works") == 0;
+    if (loads)
+        areas_made = 1, pages = 76800;
     if (!areas)
         make();
     for (unsigned i = 0; i < areas_made; i++) {
@@ -125,12 +155,14 @@ int main(int argc, char **argv) {
                (unsigned long long)areas[i].made);
         mend(&areas[i], i % 2);
     }
+    if (loads)
+        load();
     for (uintptr_t i = 0; i < areas_made; i++)
         REQUIRE(pthread_create(&thread[threads++], NULL, store, (void *)i) == 0);
     if (strcmp(mode, "churn") == 0)
         REQUIRE(pthread_create(&thread[threads++], NULL, churn, NULL) == 0);
     for (end = now() + seconds / 2; seconds == 0 || now() < end;)
-        usleep(1000);
+        wait_us(1000);
     if (strcmp(mode, "record") == 0)
         keep_record();
     for (end = now() + seconds / 2; now() < end;)

@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import BUILD, busy, compiled, environment, linked, run, said, succeeds, tool
+from conftest import BUILD, DEADLINE, busy, compiled, environment, linked, run, said, succeeds, tool
 
 KILLS = int(os.environ.get("ROUNDS_KILLS", "3"))
 
@@ -41,6 +41,13 @@ def in_rounds(done):
     return sum(map(int, found))
 
 
+def pauses(heap):
+    """Of a running program: how many pages its instants and its rounds have found."""
+    told = succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False))
+    found = json.loads(told)["pauses"]
+    return found["pages_at_instants"], sum(found["pages_in_rounds"])
+
+
 def has_record(program, heap):
     """Whether this kernel keeps a record of stores here."""
     done = run([program, 0.5], **settings(heap))
@@ -48,24 +55,30 @@ def has_record(program, heap):
     return in_rounds(done) > 0
 
 
+def at_rest(done):
+    """Each thread waits after 16 stores, and was in a wait at the instant."""
+    assert all(n % 16 == 0 for n in done), done
+    return done
+
+
 def no_less(now, before):
     return all(n >= b for n, b in zip(now, before, strict=True))
 
 
-def killed(program, env, mode, threads=2):
+def killed(program, env, mode, threads=2, after=(0.1, 0.6)):
     command = [program, "0", mode]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         lines = [process.stdout.readline().strip() for _ in range(threads)]
-        time.sleep(random.uniform(0.1, 0.6) * busy())
+        time.sleep(random.uniform(*after) * busy())
         process.send_signal(signal.SIGKILL)
     return made(lines, threads)
 
 
-def kills(count, program, env, mode, threads=2):
+def kills(count, program, env, mode, threads=2, look=list, **more):
     """At least so many, and until a commit was made that has something of each thread."""
     before = [0] * threads
     for n in range(count + 20):
-        now = killed(program, env, mode, threads)
+        now = look(killed(program, env, mode, threads, **more))
         assert no_less(now, before), "what a commit had is gone"
         before = now
         if n >= count and min(now) > 0:
@@ -88,6 +101,33 @@ def test_killed_in_a_storm(program, heap, memory):
     has memory for a part of that, or for all."""
     env = environment(True, **settings(heap, "20ms", COMMIT_MEMORY=memory, STATS=None))
     kills((KILLS + 2) // 3, program, env, "storm", 4)
+
+
+@pytest.mark.parametrize("watch", ["1", "1024"])
+@pytest.mark.parametrize("mode", ["", "busy"])
+def test_killed_at_rest(program, place, mode, watch):
+    """Rounds come before the instant, which lies between two operations of each thread; also of
+    threads whose waits are over at once."""
+    env = environment(True, **settings(place, "idle:5ms", COMMIT_WATCH=watch, STATS=None))
+    kills(KILLS, program, env, mode, look=at_rest, after=(0.8, 2) if mode else (0.1, 0.6))
+
+
+@pytest.mark.parametrize("mode", ["loads", "works"])
+def test_what_a_program_has_loaded_is_found_before_it_is_held(program, heap, mode):
+    """300 MB, by a program that waits then, and by one that is never idle: a client of it would
+    wait for the instant only."""
+    if not has_record(program, heap.with_name("record")):
+        pytest.skip("this kernel keeps no record of stores")
+    env = environment(True, **settings(heap, "idle:100ms"))
+    with subprocess.Popen([program, "0", mode], env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() and process.stdout.readline() == b"loaded\n"
+        end = time.monotonic() + DEADLINE / 2
+        while (found := pauses(heap)) and sum(found) < 76800:
+            assert process.poll() is None and time.monotonic() < end, found
+            time.sleep(0.05)
+        process.kill()
+    at_instants, in_rounds_of_all = found
+    assert at_instants < 8 * 1024 and in_rounds_of_all > 60000, found
 
 
 def test_few_pages_are_left_for_the_instant(program, place):

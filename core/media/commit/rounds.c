@@ -140,6 +140,10 @@ static bool can_watch(void) {
     return !rests && !pm_marks_any() && pm_stored_can();
 }
 
+static uint64_t known_copied(void) {
+    return rounds.counted && rounds.own > rounds.copied ? rounds.own : rounds.copied;
+}
+
 // Whether it is worth it.
 static bool is_watching(bool count) {
     uint64_t from = pm_options.commit_watch.number;
@@ -147,8 +151,7 @@ static bool is_watching(bool count) {
         return false;
     if (count && rounds.copied < from && is_long(from))
         count_own();
-    uint64_t pages = rounds.counted && rounds.own > rounds.copied ? rounds.own : rounds.copied;
-    return pages >= (rounds.watched ? from / 4 : from) && can_watch();
+    return known_copied() >= (rounds.watched ? from / 4 : from) && can_watch();
 }
 
 static void forget_file(unsigned file) { rounds.failed |= !pm_stored_forget(file); }
@@ -198,6 +201,17 @@ static void look_by_record(unsigned file, char *at, uint64_t length) {
 static bool may_make_rounds(void) {
     return !pm_heap.journal.length && // which stays as large as it is
            !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed);
+}
+
+bool pm_rounds_may_be_worth(void) {
+    uint64_t from = pm_options.commit_watch.number;
+    return known_copied() < from && is_long(from) && may_make_rounds();
+}
+
+void pm_rounds_count(void) {
+    rounds.counted = 0;
+    if (can_watch())
+        count_own();
 }
 
 bool pm_rounds_worth(bool count) { return may_make_rounds() && is_watching(count); }

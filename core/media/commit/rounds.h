@@ -47,6 +47,9 @@ extern bool (*pm_rounds_unseen)(void);
 
 // `count`: copied pages may be counted to know that.
 bool pm_rounds_worth(bool count);
+// Whether they would be if more is copied than is known, and the count of it.
+bool pm_rounds_may_be_worth(void);
+void pm_rounds_count(void);
 // The commit has begun. How many pages were looked at.
 uint64_t pm_rounds_make(void);
 // At the instant: whether what the rounds have found may stand.
