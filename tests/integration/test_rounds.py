@@ -103,13 +103,13 @@ def test_killed_in_a_storm(program, heap, memory):
     kills((KILLS + 2) // 3, program, env, "storm", 4)
 
 
-@pytest.mark.parametrize("watch", ["1", "1024"])
-@pytest.mark.parametrize("mode", ["", "busy"])
+@pytest.mark.parametrize("mode, watch", [("", "1"), ("", "1024"), ("busy", "1")])
 def test_killed_at_rest(program, place, mode, watch):
     """Rounds come before the instant, which lies between two operations of each thread; also of
-    threads whose waits are over at once."""
+    threads whose waits are over at once, a second after the commit before."""
     env = environment(True, **settings(place, "idle:5ms", COMMIT_WATCH=watch, STATS=None))
-    kills(KILLS, program, env, mode, look=at_rest, after=(0.8, 2) if mode else (0.1, 0.6))
+    count, after = ((KILLS + 2) // 3, (1.1, 2)) if mode else (KILLS, (0.1, 0.6))
+    kills(count, program, env, mode, look=at_rest, after=after)
 
 
 @pytest.mark.parametrize("mode", ["loads", "works"])
