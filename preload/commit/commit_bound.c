@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Called by PMAlloc's thread alone, so there are no locks, and system calls are made directly.
+// Callers have the commit lock, so there is no other. System calls are made directly.
 #include "commit_bound.h"
 
 #include <fcntl.h>

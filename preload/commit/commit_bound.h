@@ -22,6 +22,7 @@ bool pm_commit_bound_wanted(void);
 bool pm_commit_bound_reached(void);
 
 // Whether the process has so many more private pages than when this was last true, or less later.
+// With the commit lock.
 bool pm_commit_bound_grown(uint64_t pages);
 // Whether the bound is what the journal of a fixed medium has room for.
 bool pm_commit_bound_of_journal(void);

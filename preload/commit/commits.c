@@ -324,11 +324,7 @@ static void await_end(uint32_t seen, enum pm_call_kind kind) {
     atomic_fetch_sub(&awaiting, 1);
 }
 
-void pm_commits_await_instant(uint64_t before) {
-    uint32_t seen = atomic_load(&ends);
-    if (atomic_load(&instants) == before)
-        await_end(seen, PM_CALL_WAITS);
-}
+void pm_commits_await_instant(void) { await_end(atomic_load(&ends), PM_CALL_WAITS); }
 
 void pm_commits_stop(bool on) {
     uint32_t seen = atomic_load(&ends);
@@ -472,9 +468,10 @@ static int make_if_free(enum instant instant) {
 int pm_commits_idle(void) { return told(make_if_free(AT_REST)); }
 
 bool pm_commits_look_ahead(void) {
-    if (!may_be_made() || !pm_trylock_raw(&pm_commit_lock))
+    if (!pm_trylock_raw(&pm_commit_lock))
         return false;
-    bool some = pm_commit_rounds_worth() && !pm_removed(true) && pm_commit_prepare();
+    bool some =
+        may_be_made() && pm_commit_rounds_worth() && !pm_removed(true) && pm_commit_prepare();
     if (some)
         pm_commit_rounds();
     end_commit();

@@ -41,9 +41,8 @@ int pm_commits_idle(void);
 // Also for it: makes the rounds of the next commit (commit_rounds.h), while threads run. False: not
 // much has changed.
 bool pm_commits_look_ahead(void);
-// Waits a little for an instant after the one that was number `before`. The calling thread is in a
-// call that waits meanwhile.
-void pm_commits_await_instant(uint64_t before);
+// Waits a little for the next instant. The calling thread is in a call that waits meanwhile.
+void pm_commits_await_instant(void);
 // The same as pm_commits_make() for PMAlloc's thread, which must not wait for another commit. Says
 // once that commits fail. False: it is worth another try soon, as another one is being made, a
 // thread does not stop, or, where commits are made by time, one did not leave its section: for a

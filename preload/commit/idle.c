@@ -30,6 +30,7 @@ static _Atomic uint32_t asleep;  // an enum below
 // The thread that waits last waits for the instant of this number; 0: for none. So that is over
 // with the instant, and not with its commit.
 static _Atomic uint64_t overdue;
+static _Atomic uint32_t tries; // for an instant that came to nothing, as not all were in a wait
 
 enum {
     AWAKE,
@@ -46,6 +47,7 @@ static uint64_t instant;          // the last commit's, in milliseconds
 static uint64_t fresh_until;      // no rounds before this
 static uint64_t fresh = FRESH_MS; // for so long after the next ones
 static bool missed;               // an instant since they were made
+static bool ahead;                // they were made, and no instant was tried since
 
 static void ring(void) {
     atomic_fetch_add(&bell, 1);
@@ -55,13 +57,16 @@ static void ring(void) {
 static bool is_overdue(void) { return atomic_load(&overdue) == pm_commits_instants() + 1; }
 
 // Before a call that waits, for a program that finds work at each of its waits: here it is at rest
-// until it is held, and no handler of its runs. The commit goes on without it.
+// until it is held, and no handler of its runs. The commit goes on without it. For one try: a
+// thread that was cancelled in a wait is counted as if it waited for ever.
 static void await_instant(void) {
-    uint64_t before = pm_commits_instants(), until = pm_os_now_ms() + AWAIT_MS;
+    uint32_t tried = atomic_load(&tries);
+    uint64_t until = pm_os_now_ms() + AWAIT_MS;
     struct pm_cancel cancel = pm_cancel_hold();
     ring();
-    while (is_overdue() && atomic_load(&waiting) >= atomic_load(&threads)) {
-        pm_commits_await_instant(before);
+    while (is_overdue() && atomic_load(&tries) == tried &&
+           atomic_load(&waiting) >= atomic_load(&threads)) {
+        pm_commits_await_instant();
         if (pm_os_now_ms() >= until)
             atomic_store(&overdue, 0); // that thread has ended, or gets no processor
     }
@@ -121,10 +126,11 @@ static bool seems_idle(void) {
 }
 
 // What has changed is looked at while the program waits or works, and nobody waits for it, so that
-// the instant copies what was stored to since. Rarer and rarer, where instants are missed: each
-// time the journal gets what has changed. False: there is little, or that was done.
+// the instant copies what was stored to since. Then an instant is tried, whenever that may be: a
+// program whose turns are long changes much in each. Rarer and rarer, where instants are missed:
+// each time the journal gets what has changed. False: there is little, or that was done.
 static bool look_ahead(uint64_t now) {
-    if (now < fresh_until || now - instant < SOON_MS)
+    if (ahead || now < fresh_until || now - instant < SOON_MS)
         return false;
     bool due = is_overdue();
     atomic_store(&overdue, 0);
@@ -134,6 +140,7 @@ static bool look_ahead(uint64_t now) {
     if (some) {
         fresh = missed ? 2 * fresh : fresh;
         missed = false;
+        ahead = true;
         fresh_until = pm_os_now_ms() + fresh;
     }
     return some;
@@ -153,8 +160,10 @@ static uint64_t not_idle(uint64_t now) {
 static uint64_t commit(uint64_t now) {
     uint32_t before = atomic_load(&entries);
     int error = pm_commits_idle();
+    ahead = false;
     if (error == EBUSY) {
         missed = true;
+        atomic_fetch_add(&tries, 1);
         not_idle(now);
         again = again < AGAIN_MOST_MS ? again * 2 : again;
         return again;

@@ -14,6 +14,7 @@
 //   record   the program has a record of stores of its own, on one of its blocks
 //   daemon   goes on in a child
 //   busy     its waits are over at once, so it is never idle
+//   slow     one thread, 300 ms of work between two waits, which are over at once
 //   loads    one thread stores to 300 MB of pages at once, and then waits
 //   works    the same, but it goes on and its waits are over at once
 #include <fcntl.h>
@@ -74,7 +75,7 @@ static void mend(struct area *a, bool toggles) {
     a->made += toggles ? has != (turns & 1) : has == c + 1;
 }
 
-static bool busy;
+static bool busy, slow;
 
 static void wait_us(uint64_t us) {
     struct pollfd ready = {.fd = STDOUT_FILENO, .events = POLLOUT};
@@ -87,8 +88,11 @@ static void wait_us(uint64_t us) {
 static void *store(void *number) {
     uint64_t which = (uint64_t)(uintptr_t)number;
     for (; !over; wait_us(pause_us)) // a commit finds some pages of many
-        for (unsigned i = 0; i < 16; i++)
+        for (unsigned i = 0; i < (slow ? 3008 : 16); i++) {
             which % 2 ? toggle(&areas[which]) : count(&areas[which]);
+            for (double end = now() + 0.0001; slow && now() < end;) {
+            }
+        }
     return NULL;
 }
 
@@ -144,7 +148,9 @@ int main(int argc, char **argv) {
         return 0;
     if (strcmp(mode, "storm") == 0)
         areas_made = MOST, pages = 16384, pause_us = 400;
-    busy = strcmp(mode, "busy") == 0 || strcmp(mode, "works") == 0;
+    slow = strcmp(mode, "slow") == 0;
+    areas_made = slow ? 1 : areas_made;
+    busy = slow || strcmp(mode, "busy") == 0 || strcmp(mode, "works") == 0;
     bool loads = strcmp(mode, "loads") == 0 || strcmp(mode, "works") == 0;
     if (loads)
         areas_made = 1, pages = 76800;
@@ -162,7 +168,7 @@ int main(int argc, char **argv) {
     if (strcmp(mode, "churn") == 0)
         REQUIRE(pthread_create(&thread[threads++], NULL, churn, NULL) == 0);
     for (end = now() + seconds / 2; seconds == 0 || now() < end;)
-        wait_us(1000);
+        slow ? (void)usleep(1000) : wait_us(1000);
     if (strcmp(mode, "record") == 0)
         keep_record();
     for (end = now() + seconds / 2; now() < end;)

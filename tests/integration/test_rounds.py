@@ -41,11 +41,19 @@ def in_rounds(done):
     return sum(map(int, found))
 
 
+def told_pauses(heap):
+    told = succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False))
+    return json.loads(told).get("pauses", {})
+
+
 def pauses(heap):
     """Of a running program: how many pages its instants and its rounds have found."""
-    told = succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False))
-    found = json.loads(told)["pauses"]
-    return found["pages_at_instants"], sum(found["pages_in_rounds"])
+    found = told_pauses(heap)
+    return found.get("pages_at_instants", 0), sum(found.get("pages_in_rounds", []))
+
+
+def commits_of(heap):
+    return told_pauses(heap).get("count", 0)
 
 
 def has_record(program, heap):
@@ -103,13 +111,33 @@ def test_killed_in_a_storm(program, heap, memory):
     kills((KILLS + 2) // 3, program, env, "storm", 4)
 
 
-@pytest.mark.parametrize("mode, watch", [("", "1"), ("", "1024"), ("busy", "1")])
-def test_killed_at_rest(program, place, mode, watch):
-    """Rounds come before the instant, which lies between two operations of each thread; also of
-    threads whose waits are over at once, a second after the commit before."""
+@pytest.mark.parametrize("watch", ["1", "1024"])
+def test_killed_at_rest(program, place, watch):
+    """Rounds come before the instant, which lies between two operations of each thread."""
     env = environment(True, **settings(place, "idle:5ms", COMMIT_WATCH=watch, STATS=None))
-    count, after = ((KILLS + 2) // 3, (1.1, 2)) if mode else (KILLS, (0.1, 0.6))
-    kills(count, program, env, mode, look=at_rest, after=after)
+    kills(KILLS, program, env, "", look=at_rest)
+
+
+def test_killed_at_rest_where_waits_are_short(program, heap):
+    """They are over at once, and hold on for an instant a second after the commit before."""
+    env = environment(True, **settings(heap, "idle:5ms", COMMIT_WATCH=1, STATS=None))
+    kills((KILLS + 2) // 3, program, env, "busy", look=at_rest, after=(1.1, 2))
+
+
+def test_commits_come_between_long_turns(program, heap):
+    """Rounds are of no use for the next instant, which is long after them, and do not put it
+    off."""
+    env = environment(True, **settings(heap, "idle:5ms", COMMIT_WATCH=1))
+    with subprocess.Popen([program, "0", "slow"], env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        end = time.monotonic() + DEADLINE / 2
+        try:
+            while commits_of(heap) < 2:
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.1)
+        finally:
+            process.kill()
+    assert min(made(succeeds(run([program, 0.1, "slow"], **settings(heap))).splitlines(), 1)) > 0
 
 
 @pytest.mark.parametrize("mode", ["loads", "works"])
@@ -122,10 +150,12 @@ def test_what_a_program_has_loaded_is_found_before_it_is_held(program, heap, mod
     with subprocess.Popen([program, "0", mode], env=env, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() and process.stdout.readline() == b"loaded\n"
         end = time.monotonic() + DEADLINE / 2
-        while (found := pauses(heap)) and sum(found) < 76800:
-            assert process.poll() is None and time.monotonic() < end, found
-            time.sleep(0.05)
-        process.kill()
+        try:
+            while (found := pauses(heap)) and sum(found) < 76800:
+                assert process.poll() is None and time.monotonic() < end, found
+                time.sleep(0.05)
+        finally:
+            process.kill()
     at_instants, in_rounds_of_all = found
     assert at_instants < 8 * 1024 and in_rounds_of_all > 60000, found
 
