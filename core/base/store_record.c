@@ -37,7 +37,9 @@ bool pm_store_record_watch(int faults, uint64_t start, uint64_t len) {
     return syscall(SYS_ioctl, faults, CALL_REGISTER, &range) == 0;
 }
 
+// The kernel refuses where a mapping of a disk's file is not watched, so all are, first.
 bool pm_store_record_end(int faults, uint64_t start, uint64_t len) {
     struct range range = {start, len};
-    return syscall(SYS_ioctl, faults, CALL_UNREGISTER, &range) == 0;
+    return pm_store_record_watch(faults, start, len) &&
+           syscall(SYS_ioctl, faults, CALL_UNREGISTER, &range) == 0;
 }

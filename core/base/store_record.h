@@ -20,7 +20,7 @@ bool pm_store_record_prepare(int faults);
 // From here on the kernel can protect pages of [start, start + len) of the process that made the
 // descriptor; none is protected yet. Twice does no harm. False, with errno: it cannot there.
 bool pm_store_record_watch(int faults, uint64_t start, uint64_t len);
-// As before that: no page there is protected.
+// As before that: no page there is protected. False, with errno: they may be.
 bool pm_store_record_end(int faults, uint64_t start, uint64_t len);
 
 #endif

@@ -180,7 +180,7 @@ def test_what_moves_is_no_leak(running, heap, settings):
     settings = {name: heap if value is True else value for name, value in settings.items()}
     with begun([running, "moving"], **settings) as process:
         before = os.listdir(f"/proc/{process.pid}/fd")
-        for _ in range(LOOKS // (25 if "COMMIT" in settings else 5)):
+        for _ in range(LOOKS // (50 if "COMMIT" in settings else 5)):
             report = found(process.pid)
             assert report["blocks"] == 0, report
             assert report["beside"] == can_record() and report["in_use_blocks"] > 80000
@@ -194,10 +194,10 @@ def test_no_commit_loses_what_a_look_has_taken(shm, mode):
     """The heap of a program that was killed while it was looked at is of one instant."""
     how = dict(MODES[mode])
     options = [*how.pop("options"), "-s", "COMMIT_WATCH=1"]
-    for _ in range(LOOKS // 25):
+    for _ in range(LOOKS // 50):
         with at_moments(shm / "heap", *options, pages=3000, **how) as process:
             time.sleep(0.2)
-            for _ in range(random.randint(1, 4)):
+            for _ in range(random.randint(1, 2)):
                 done = look(process.pid, "--json")
                 report = json.loads(done.stdout)
                 busily = "try again" in done.stderr

@@ -13,7 +13,7 @@
 #include "media/commit/stored_pages.h"
 #include "pages/extent_take.h"
 
-enum { PAGES = 3000, STEPS = 4000 };
+enum { PAGES = 3000, STEPS = 1200 };
 
 static struct pm_error err;
 static char *memory;
@@ -121,7 +121,7 @@ static void work(uint64_t watch, bool often) {
     if (lent)
         end();
     commit();
-    CHECK(looks > 50 && (!watch || rounds > 50));
+    CHECK(looks > 10 && (!watch || rounds > 10));
 }
 
 static void test_commits_watch(void) { work(1, false); }

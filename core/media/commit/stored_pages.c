@@ -298,17 +298,22 @@ bool pm_stored_take(struct pm_stored_runs *runs, unsigned file, int pagemap, cha
 // In pieces, as the program's faults wait for each.
 #define PIECE ((uint64_t)16 << 20)
 
-static void unprotect(const struct pm_shard *s) {
+static bool unprotect(const struct pm_shard *s) {
     uint64_t start = (uintptr_t)s->data.map, at = 0;
-    for (uint64_t end = s->frontier; at + PIECE < end; at += PIECE)
-        pm_store_record_end(record.fd, start + at, PIECE);
-    pm_store_record_end(record.fd, start + at, s->data.reach - at);
+    bool good = true;
+    for (uint64_t end = s->frontier; good && at + PIECE < end; at += PIECE)
+        good = pm_store_record_end(record.fd, start + at, PIECE);
+    return good && pm_store_record_end(record.fd, start + at, s->data.reach - at);
 }
 
+// A page that stays protected would look as if nobody had stored to it since the last commit.
 void pm_stored_recall(void) {
-    for (unsigned i = 0; i < pm_heap.shards && lent.user == ALONE && is_open(); i++)
-        unprotect(&pm_heap.shard[i]);
+    bool good = true;
+    for (unsigned i = 0; good && i < pm_heap.shards && lent.user == ALONE && is_open(); i++)
+        good = unprotect(&pm_heap.shard[i]);
     lent.user = NOBODY;
+    if (!good)
+        pm_stored_end();
 }
 
 // ---- pages that were not stored to --------------------------------------------------------------
