@@ -8,7 +8,9 @@
 #include <sys/mman.h>
 
 #include "base/geometry.h"
+#include "base/lock.h"
 #include "base/own_memory.h"
+#include "base/signal_stack.h"
 
 #define ABOVE ((size_t)16 << 10) // more than libc's own data of a thread
 #ifdef __GLIBC__
@@ -55,4 +57,10 @@ bool pm_thread_memory(struct pm_thread_memory *m, size_t stack_bytes, const void
     word[0] = pointer; // as the ABI says
     word[2] = pointer; // glibc's THREAD_SELF
     return true;
+}
+
+void pm_thread_memory_own(void) {
+    pm_locks_held = 0;
+    pm_signal_stack_own = NULL;
+    pm_ranks_forget();
 }

@@ -25,5 +25,8 @@ struct pm_thread_memory {
 // variables that the thread will use. The memory stays. False: there is none.
 bool pm_thread_memory(struct pm_thread_memory *m, size_t stack_bytes, const void *const *variable,
                       unsigned count);
+// The first thing that a thread of its own does. What its maker holds is not the thread's, nor is
+// the maker's stack for the library's work: the two would take each other's frames there.
+void pm_thread_memory_own(void);
 
 #endif

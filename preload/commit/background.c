@@ -70,11 +70,9 @@ static bool decays(void) {
 
 // It has all thread-local variables of its maker's at first.
 static void be_own_thread(void) {
+    pm_thread_memory_own();
     pm_tcache = &pm_no_tcache;
     pm_calls_own = NULL;
-    pm_locks_held = 0;
-    pm_signal_stack_own = NULL; // two threads on one stack take each other's frames
-    pm_ranks_forget();
     pm_cancel_asynchronous = true; // libc's cancellation points would look at its data of a thread
     syscall(SYS_prctl, PR_SET_NAME,
             pm_commit_bound_wanted() ? "pmalloc-commit"

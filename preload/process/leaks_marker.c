@@ -99,9 +99,7 @@ static long run(void *unused) {
     // Of a process that ends by a fault: a limit of 1 also ends who takes it by a pipe.
     const struct rlimit no_core = {1, 1};
     (void)unused;
-    pm_locks_held = 0;
-    pm_signal_stack_own = NULL; // its maker's
-    pm_ranks_forget();
+    pm_thread_memory_own();
     pm_bare_call(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0);
     pm_bare_call(SYS_prlimit64, 0, RLIMIT_CORE, (long)&no_core, 0);
     close_others();
@@ -150,9 +148,9 @@ bool pm_marker_is_there(void) {
 bool pm_marker_can(void) { return !pm_col && !pm_kernel_stores(); }
 
 bool pm_marker_start(struct pm_marker_seen *seen) {
-    const void *used[] = {&pm_locks_held};
+    const void *used[] = {&pm_locks_held, &pm_signal_stack_own};
     struct pm_thread_memory *m = &marker.memory;
-    if (!pm_thread_memory(m, STACK_BYTES, used, 1))
+    if (!pm_thread_memory(m, STACK_BYTES, used, 2))
         return false;
     marker.seen = seen;
     enter(PM_MARKER_MARKS);
