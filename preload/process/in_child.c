@@ -31,6 +31,15 @@ static int run(int (*work)(void *result, struct pm_error *err), struct told *tol
     return status == PM_OK ? work(told->result, &told->err) : status;
 }
 
+// The child shares the lock. It may have been made a moment before its parent was killed; a parent in
+// another PID namespace is 0.
+static void end_with(long parent) {
+    syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
+    long now = syscall(SYS_getppid);
+    if (now != parent && now != 0)
+        syscall(SYS_exit_group, 0);
+}
+
 int pm_in_child(int (*work)(void *result, struct pm_error *err), void *result, size_t size,
                 struct pm_error *err) {
     int ended = 0;
@@ -41,9 +50,10 @@ int pm_in_child(int (*work)(void *result, struct pm_error *err), void *result, s
     if (told != MAP_FAILED)
         memcpy(told->result, result, size);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+    long parent = syscall(SYS_getpid);
     long pid = told == MAP_FAILED ? -1 : syscall(SYS_clone, 0L, NULL, NULL, NULL, 0L);
     if (pid == 0) {
-        syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL); // it shares the lock
+        end_with(parent);
         told->error = EIO;
         pm_bad_reads_tell(&told->err);
         errno = 0;

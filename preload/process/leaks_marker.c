@@ -101,6 +101,8 @@ static long run(void *unused) {
     (void)unused;
     pm_thread_memory_own();
     pm_bare_call(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0);
+    if (!is_awaited()) // it has ended already
+        return 0;
     pm_bare_call(SYS_prlimit64, 0, RLIMIT_CORE, (long)&no_core, 0);
     close_others();
     bool good = pm_live_record_begin();

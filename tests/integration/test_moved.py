@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import pathlib
 import re
 import resource
 import shutil
@@ -481,6 +482,38 @@ def killed_amid(place, builds, rng):
         process.kill()
         over += process.wait() == 0
     return over
+
+
+def child(pid):
+    """The child that a process has just made."""
+    try:
+        made = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return None
+    return int(made[0]) if made else None
+
+
+def test_killed_as_it_makes_the_child_that_looks(place, shm, processes):
+    """The child has the heap's lock, and has not asked yet for its parent's end to be its own. It
+    does nothing then: who comes next does not find the heap in use."""
+    needs("strace")
+    place.runs(build(2, "-DHAS_MORE"))
+    place.put(build(1, "-O2"))
+    env = environment(HEAP=place.heap, ROOTS="world")
+    library = env.pop("LD_PRELOAD")
+    argv = ["strace", "-f", "-o", shm / "calls", "-e", "inject=prctl:delay_enter=300000"]
+    argv += ["-E", f"LD_PRELOAD={library}", place.program]
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
+    processes.append(process)
+    while not (looks := child(child(process.pid))):
+        assert process.poll() is None
+    os.kill(child(process.pid), signal.SIGKILL)
+    done = place.run()
+    assert done.returncode == KILLED, said(done)
+    process.wait()
+    lines = [line.split(None, 1) for line in (shm / "calls").read_text().splitlines()]
+    calls = [re.sub(r"\(.*", "", call) for pid, call in lines if int(pid) == looks]
+    assert calls[-3:] == ["getppid", "exit_group", "+++ exited with 0 +++"], calls
 
 
 def test_killed_while_it_changes_words(place, rng, shm):
