@@ -107,7 +107,7 @@ static void test_owners_are_asked(void) {
 }
 
 // Each block has one owner, whatever the moment at which a cache is emptied.
-enum { OWNERS = 3, HELD = 300, EMPTYINGS = 300000 };
+enum { OWNERS = 3, HELD = 300, EMPTYINGS = 100000 };
 
 // A third of the blocks is pointer-free.
 static unsigned tag_of(unsigned i) { return 3 + i % 2 + (i % 3 ? 0 : PM_TAG_POINTER_FREE); }
