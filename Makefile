@@ -345,7 +345,7 @@ TARGETS = unit sanitize fuzz-corpus crash vm distro
 test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) format-check
 	@$(MAKE) check-style
-	@$(MAKE) CC=$(CLANG) CFLAGS=-O2 BUILD=$(BUILD)-clang compiles
+	@$(MAKE) CC=$(CLANG) CFLAGS=-O0 BUILD=$(BUILD)-clang compiles
 	@$(MAKE) tests-built integration-built crash-built fuzz-built $(ASAN_UNITS)
 	@$(RUN_TESTS) $(TARGETS:%=--beside %)
 

@@ -70,7 +70,7 @@ def musl():
     """Builds libraries and programs as CONTRIBUTING.md says. Returns a function that runs one of
     the programs."""
     folder = BUILD / "musl"
-    command = ["make", "-s", "-j2", "-C", ROOT, "CC=musl-gcc", "CFLAGS=-O1", f"BUILD={folder}"]
+    command = ["make", "-s", "-j2", "-C", ROOT, "CC=musl-gcc", "CFLAGS=-O0", f"BUILD={folder}"]
     command += [
         folder / "libpmalloc_preload.so",
         *(folder / "apps" / name for name in ["cfrac", "kvshell", *ROOTS]),
