@@ -176,27 +176,28 @@ class Rig:
     def boot_job(self, jobs):
         return "\n".join([*jobs, "wait"])
 
-    def turn(self):
-        """The heaps of the next boot by port. Media begin with different triggers."""
+    def turn(self, boot):
+        """The heaps of a boot by port. Media begin with different triggers."""
         chosen = {}
         for number, medium in enumerate(self.media):
             mine = [slot for slot in self.slots if slot.medium is medium]
             for n in range(self.programs):
-                at = number + self.boots * self.programs + n
+                at = number + boot * self.programs + n
                 chosen[f"{medium.name}.{n}"] = mine[at % len(mine)]
         return chosen
 
-    def boot(self, last=False):
-        """One boot, and its cut. The last ones check, and end by themselves."""
-        slots = self.turn()
+    def boot(self, last=None):
+        """One boot, and its cut. The last ones check the heaps of an earlier one, and end by
+        themselves."""
+        slots = self.turn(self.boots if last is None else last)
         self.boots += 1
         started = time.monotonic()
-        hows = ("",) if last else ("recover", "open")
+        hows = ("recover", "open") if last is None else ("",)
         jobs = [slot.job(port, self.rng.choice(hows)) for port, slot in slots.items()]
         boot = self.guest.boot(self.boot_job(jobs))
         files = {name: (slots[name], open(path, "rb")) for name, path in boot.ports.items()}
         try:
-            if self.watch(boot, files, last):
+            if self.watch(boot, files, last is not None):
                 self.copy(boot, files)
         finally:
             boot.cut()
@@ -211,7 +212,7 @@ class Rig:
                 raise Wrong(f"the guest does not work: {console[-1500:]}")
         for slot in slots.values():
             slot.ledger.cut()
-            slot.cuts += not last
+            slot.cuts += last is None
         self.longest = max(self.longest, time.monotonic() - started)
 
     def copy(self, boot, files):
@@ -259,9 +260,9 @@ class Rig:
             print(f"vm-test: commit mode: {self.boots} boots, {taken} copies", end="\r", flush=True)
 
     def check(self):
-        """Boots without a cut, until each heap had its turn."""
-        for _ in range(-(-len(self.options.triggers) // self.programs)):
-            self.boot(last=True)
+        """Boots without a cut, until each heap that was at work had its turn."""
+        for boot in range(min(self.boots, -(-len(self.options.triggers) // self.programs))):
+            self.boot(last=boot)
 
     def read(self, files, seen, now):
         """Notes when a medium has said a word for the first time. Returns whether one spoke."""
