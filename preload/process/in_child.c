@@ -31,8 +31,8 @@ static int run(int (*work)(void *result, struct pm_error *err), struct told *tol
     return status == PM_OK ? work(told->result, &told->err) : status;
 }
 
-// The child shares the lock. It may have been made a moment before its parent was killed; a parent in
-// another PID namespace is 0.
+// The child shares the lock. It may have been made a moment before its parent was killed. A parent
+// in another PID namespace is 0.
 static void end_with(long parent) {
     syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
     long now = syscall(SYS_getppid);
