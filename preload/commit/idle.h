@@ -14,7 +14,8 @@
 // hold nobody. A wait that is over at once is not noticed: requests that come one upon another are
 // one commit. A program that finds work at each wait would never be seen idle. After BUSY_MS
 // without a commit (or TIME, if that is longer) the thread that waits last waits for the instant
-// first, before its call; if much has changed, not this time, but after rounds.
+// first, before its call; if much has changed, not this time, but after rounds. A model of that:
+// tests/models/idle_instant.pml.
 //
 // The counts are hints: a thread that is cancelled in a wait stays counted. The look at the held
 // threads decides.
