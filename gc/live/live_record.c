@@ -184,4 +184,4 @@ void pm_live_record_drop(void) {
         pm_stored_recall();
 }
 
-int pm_live_record_fd(void) { return lent && pm_stored_is_alone() ? pm_stored_fd() : -1; }
+int pm_live_record_fd(void) { return lent ? pm_stored_fd() : -1; }

@@ -10,6 +10,7 @@
 
 #include "heap_fixture.h"
 #include "media/commit/commit.h"
+#include "media/commit/rounds.h"
 #include "media/commit/stored_pages.h"
 #include "pages/extent_take.h"
 
@@ -93,7 +94,8 @@ static void end(void) {
     lent = false;
 }
 
-static void work(uint64_t watch, bool often) {
+// False: an older kernel.
+static bool begin(uint64_t watch) {
     pm_options_default();
     pm_options.commit_watch.number = watch;
     fixture_new_heap();
@@ -103,7 +105,11 @@ static void work(uint64_t watch, bool often) {
     memset(memory, 0, PAGES * PM_PAGE_SIZE);
     memset(shadow, 0, sizeof shadow);
     commit();
-    if (!pm_stored_can()) // an older kernel
+    return pm_stored_can();
+}
+
+static void work(uint64_t watch, bool often) {
+    if (!begin(watch))
         return;
     looks = rounds = 0;
     for (unsigned i = 0; i < STEPS; i++) {
@@ -124,6 +130,43 @@ static void work(uint64_t watch, bool often) {
     CHECK(looks > 10 && (!watch || rounds > 10));
 }
 
+static bool always(void) { return true; }
+
+// Whether the kernel keeps a record of stores to any mapping.
+static bool is_recorded(void) {
+    char line[512];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    while (fgets(line, sizeof line, maps))
+        found |= strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " uw") != NULL;
+    fclose(maps);
+    return found;
+}
+
+// Commits have given the record up, and then the marker has protected all pages once more. Each
+// would cost the program a fault.
+static void give_up(bool killed) {
+    if (!begin(1))
+        return;
+    lend();
+    CHECK(!pm_stored_is_alone() && is_recorded());
+    pm_rounds_unseen = always;
+    CHECK(pm_commit_prepare() && pm_commit_round(true) == 0 && !is_recorded());
+    store();
+    look();
+    CHECK(is_recorded());
+    alive = 0;
+    if (killed)
+        CHECK(!pm_stored_is_lent());
+    else
+        pm_live_record_end();
+    CHECK(!is_recorded());
+    commit();
+}
+
+static void test_what_commits_gave_up_ends_with_the_marker(void) { give_up(false); }
+static void test_it_ends_after_a_marker_that_was_killed(void) { give_up(true); }
+
 static void test_commits_watch(void) { work(1, false); }
 static void test_commits_watch_at_times(void) { work(1400, true); }
 static void test_commits_do_not_watch(void) { work(0, true); }
@@ -132,5 +175,7 @@ int main(void) {
     RUN_CHILD(commits_watch);
     RUN_CHILD(commits_watch_at_times);
     RUN_CHILD(commits_do_not_watch);
+    RUN_CHILD(what_commits_gave_up_ends_with_the_marker);
+    RUN_CHILD(it_ends_after_a_marker_that_was_killed);
     return CHECK_DONE();
 }

@@ -22,6 +22,8 @@ static struct {
     pid_t process;
 } record = {.fd = -1};
 static _Atomic bool given_way;
+// Commits look at it. Else what it protects is a marker's, and is of no use when that has ended.
+static _Atomic bool commits_watch;
 
 // To whom the record is lent.
 enum user {
@@ -81,6 +83,7 @@ void pm_stored_begin(void) {
         return;
     pm_stored_end();    // a forked child's is its parent's
     lent.user = NOBODY; // and so is a marker
+    commits_watch = false;
     record.process = getpid();
     bool may = !pm_inherited_ends(PM_INHERITED_USERFAULTFD);
     int fd = may ? (int)syscall(SYS_userfaultfd, PM_STORE_RECORD_FLAGS) : -1;
@@ -90,8 +93,29 @@ void pm_stored_begin(void) {
         keep(fd);
 }
 
+// In pieces, as the program's faults wait for each.
+#define PIECE ((uint64_t)16 << 20)
+
+static bool unprotect(const struct pm_shard *s) {
+    uint64_t start = (uintptr_t)s->data.map, at = 0;
+    bool good = true;
+    for (uint64_t end = s->frontier; good && at + PIECE < end; at += PIECE)
+        good = pm_store_record_end(record.fd, start + at, PIECE);
+    return good && pm_store_record_end(record.fd, start + at, s->data.reach - at);
+}
+
+static bool unprotect_all(void) {
+    bool good = true;
+    for (unsigned i = 0; good && i < pm_heap.shards; i++)
+        good = unprotect(&pm_heap.shard[i]);
+    return good;
+}
+
+// A marker has a copy of the descriptor, which alone would keep the kernel's record until that ends.
 void pm_stored_end(void) {
     pm_stored_lose();
+    if (lent.user != NOBODY && is_ours())
+        unprotect_all();
     if (is_open())
         pm_os_close(record.fd);
     record.fd = -1;
@@ -168,7 +192,10 @@ static bool take_owed(const struct pm_file *f) {
 bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len) {
     of[file].from = found.count;
     of[file].page = found_pages;
-    bool good = pm_stored_can() && !lent.owes_all && find(&found, file, pagemap, at, len);
+    bool may = pm_stored_can() && !lent.owes_all;
+    if (may)
+        commits_watch = true;
+    bool good = may && find(&found, file, pagemap, at, len);
     size_t to = found.count;
     if (lent.user == BOTH && file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA &&
         !add(&lent.told, found.run + of[file].from, to - of[file].from))
@@ -250,6 +277,7 @@ void pm_stored_none(void) {
 
 bool pm_stored_forget(unsigned file) {
     const struct pm_file *f = pm_journal_heap_file(file);
+    commits_watch = false;
     lent.owed.count = 0; // all are found again, by the marker, too
     lent.owes_all = false;
     return !f->map || !is_ours() || pm_store_record_end(record.fd, (uintptr_t)f->map, f->reach);
@@ -295,22 +323,12 @@ bool pm_stored_take(struct pm_stored_runs *runs, unsigned file, int pagemap, cha
     return good;
 }
 
-// In pieces, as the program's faults wait for each.
-#define PIECE ((uint64_t)16 << 20)
-
-static bool unprotect(const struct pm_shard *s) {
-    uint64_t start = (uintptr_t)s->data.map, at = 0;
-    bool good = true;
-    for (uint64_t end = s->frontier; good && at + PIECE < end; at += PIECE)
-        good = pm_store_record_end(record.fd, start + at, PIECE);
-    return good && pm_store_record_end(record.fd, start + at, s->data.reach - at);
-}
-
-// A page that stays protected would look as if nobody had stored to it since the last commit.
+// A page that stays protected would look as if nobody had stored to it since the last commit. Where
+// that cannot be mended the record is closed, by who has its descriptor: the marker's is a copy.
 void pm_stored_recall(void) {
-    bool good = true;
-    for (unsigned i = 0; good && i < pm_heap.shards && lent.user == ALONE && is_open(); i++)
-        good = unprotect(&pm_heap.shard[i]);
+    bool good = lent.user == NOBODY || commits_watch || !is_open() || unprotect_all();
+    if (!good && record.process != getpid())
+        return; // when it has ended, whoever asks next does it
     lent.user = NOBODY;
     if (!good)
         pm_stored_end();

@@ -73,7 +73,8 @@ struct pm_stored_runs {
 };
 // `watched`: commits look at it. *alive becomes 0 when the marker has ended. False: there is none.
 bool pm_stored_lend(bool watched, const _Atomic uint32_t *alive);
-// Pages must not be given back. With the commit lock.
+// Pages must not be given back. With the commit lock. It ends what a marker has left that was
+// killed, so who begins a commit asks, too.
 bool pm_stored_is_lent(void);
 bool pm_stored_is_alone(void);
 // The marker is not told all. Any thread.
