@@ -13,6 +13,7 @@ import time
 
 import pytest
 from conftest import BUILD, DEADLINE, busy, compiled, environment, linked, run, said, succeeds, tool
+from test_copies import file_system
 
 KILLS = int(os.environ.get("ROUNDS_KILLS", "3"))
 
@@ -200,6 +201,26 @@ def test_under_a_filter_of_before_the_start(program, heap):
     done = run(command, preload=False, **settings(heap))
     made(succeeds(done).splitlines())
     assert in_rounds(done) == 0
+
+
+@pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
+def test_the_record_is_given_up_for_a_while(program, shm, kind):
+    """Rounds begin again. The kernel refuses to end the record over a mapping of a disk's file that
+    is not watched, and then it would be closed for good."""
+    with file_system(kind, shm) as system:
+        if not has_record(program, system.at / "record"):
+            pytest.skip("this kernel keeps no record of stores")
+        heap = system.at / "heap"
+        env = environment(True, **settings(heap, "20ms", COMMIT_WATCH=1, STATS=None))
+        with subprocess.Popen([program, "0", "passing"], env=env, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline()
+            end = time.monotonic() + DEADLINE / 2
+            try:
+                while pauses(heap)[1] == 0:
+                    assert process.poll() is None and time.monotonic() < end
+                    time.sleep(0.1)
+            finally:
+                process.kill()
 
 
 @pytest.mark.parametrize("watch", [1, 1024])
