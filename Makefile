@@ -204,6 +204,17 @@ $(SEEN): $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
 	$(LINK) $(filter-out $(SEEN_CALLS:%=-Wl$(comma)--wrap=%),$(SO_LDFLAGS)) \
 		-Wl,-soname,$(@F) -o $@ $(filter %.o,$^) -lpthread
 
+# And a look at leaks whose tool was killed ends after a third of a second, not half a minute.
+SOON = $(BUILD)/soon/libpmalloc_preload.so
+SOON_OWN = $(BUILD)/obj/soon/preload/process/leaks_marker.o
+$(SOON_OWN): $(BUILD)/obj/soon/%.o: %.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(CC) $(LIB_CFLAGS) -DNAPS_MOST=300u $(DEPS) -c -o $@ $<
+$(SOON): $(PRELOAD_OBJS) $(CORE_OBJS) $(SOON_OWN) preload/preload.map
+	@mkdir -p $(@D)
+	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F) -o $@ \
+		$(filter-out $(SOON_OWN:$(BUILD)/obj/soon/%=$(BUILD)/obj/%),$(filter %.o,$^)) -lpthread
+
 $(BUILD)/libpmalloc.so:
 	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F).$(SOVERSION) -o $@ $(filter %.o,$^) -lpthread
 	ln -sf $(@F) $@.$(SOVERSION)
@@ -307,7 +318,7 @@ endef
 
 RUN_TESTS = BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/run-tests --workers $(WORKERS)
 
-tests-built: all $(UNITS) $(SEEN)
+tests-built: all $(UNITS) $(SEEN) $(SOON)
 
 unit: $(UNITS) ## run the unit tests
 	$(call run_each,$(UNITS))

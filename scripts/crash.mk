@@ -67,4 +67,4 @@ crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 im
 crash-mutants: crash-built $(COMMIT_CRASH) ## leave out each flush, fence, rename, sync in turn
 	$(CRASH_RUN) --mutate
 
-integration-built: all $(SEEN) study-built
+integration-built: all $(SEEN) $(SOON) study-built

@@ -17,7 +17,7 @@ import sys
 import time
 
 import pytest
-from conftest import busy, compiled, environment, run, said, start, succeeds, tool
+from conftest import BUILD, busy, compiled, environment, run, said, start, succeeds, tool
 from test_backup_live import MODES, application, call, can_record
 from test_backup_live import running as at_moments
 from test_leaks import LOST, THREADS, WAYS
@@ -157,10 +157,15 @@ def test_a_program_that_is_told_to_go_on(running, heap, settings):
 # ---- marked beside the program ---------------------------------------------------------------
 
 
+def is_recorded(pid):
+    """Whether the kernel keeps a record of stores to any of its mappings."""
+    maps = pathlib.Path(f"/proc/{pid}/smaps").read_text(encoding="ascii")
+    return re.search(r"^VmFlags:.* uw\b", maps, re.M) is not None
+
+
 def leaves_nothing(pid):
     """No child, no mapping, and no descriptor more."""
-    maps = pathlib.Path(f"/proc/{pid}/smaps").read_text(encoding="ascii")
-    assert not re.search(r"^VmFlags:.* uw\b", maps, re.M), maps
+    assert not is_recorded(pid)
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as children:
             assert children.read() == ""
@@ -238,6 +243,45 @@ def test_kills_of_the_tool(running, mode):
                 time.sleep(random.uniform(0, 0.02))
                 one.send_signal(random.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
         found(process.pid)
+
+
+def runs(pid):
+    """Not one that has ended, and nobody has asked how."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def children_of(pid):
+    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/children")
+    texts = [children.read_text(encoding="ascii") for children in threads]
+    return [int(n) for text in texts for n in text.split() if runs(n)]
+
+
+def test_a_look_ends_after_its_tool(running):
+    """The tool is killed, and so is the process that would end its work. The marker ends by itself
+    after half a minute; that of the library for tests does so after a third of a second."""
+    if not can_record():
+        pytest.skip("this kernel keeps no record of stores")
+    library = f"LD_PRELOAD={BUILD / 'soon' / 'libpmalloc_preload.so'}"
+    argv = ["/usr/bin/env", library, running, "moving"]
+    with begun(argv, preload=False, BACKING="volatile") as process:
+        left = []
+        while not left:  # the tool may be done already
+            argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]
+            with subprocess.Popen(argv, stdout=-1, stderr=-1) as one:
+                while one.poll() is None and not children_of(process.pid):
+                    pass
+                for helper in children_of(one.pid) if one.poll() is None else []:
+                    os.kill(helper, signal.SIGKILL)
+                one.kill()
+            left = children_of(process.pid)
+        end = time.monotonic() + 20 * busy()
+        while children_of(process.pid) or is_recorded(process.pid):
+            assert time.monotonic() < end, "the marker is still there, or what it has begun"
+            time.sleep(0.05)
 
 
 def test_kills_of_the_program(running):
