@@ -19,6 +19,7 @@
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "commit_bound.h"
+#include "commit_rounds.h"
 #include "commits.h"
 #include "idle.h"
 #include "late.h"
@@ -282,12 +283,14 @@ bool pm_background_stop(void) {
     if (!id)
         return true;
     const struct timespec look = {0, 10000000};
-    // A commit that it makes now is awaited: the one at the end of the program comes after it.
+    // A commit that it makes now is awaited: the one at the end of the program comes after it. Only
+    // its rounds are cut short: what they have is in the next commit.
     uint64_t until = pm_heap_is_journaled() ? UINT64_MAX : pm_os_now_ms() + STOP_MS;
     uint32_t seen;
     int saved = errno;
     pm_release_for_program(); // its commit may wait until the program's threads may go on
     atomic_store_explicit(&quit, 1, memory_order_release);
+    pm_commit_rounds_stop(true);
     pm_futex_wake(&quit, 1);
     // Not FUTEX_WAIT_PRIVATE, because the kernel's wake-up at the end of a thread is not private.
     while ((seen = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire)) &&
@@ -297,6 +300,7 @@ bool pm_background_stop(void) {
         pm_outbox_wake();
         syscall(SYS_futex, &pm_os_own_thread, FUTEX_WAIT, seen, &look, NULL, 0L);
     }
+    pm_commit_rounds_stop(false);
     if (!seen)
         pm_bare_thread_leave(id);
     errno = saved;
@@ -323,6 +327,7 @@ void pm_background_forked(void) {
     pm_looker_forked();
     atomic_store_explicit(&pm_os_own_thread, 0, memory_order_relaxed);
     atomic_store_explicit(&pm_age_asleep, 0, memory_order_relaxed);
+    pm_commit_rounds_stop(false);
     pm_idle_forked();
     pm_outbox_forked();
     pm_sections_forked();

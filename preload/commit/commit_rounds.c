@@ -2,7 +2,11 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "commit_rounds.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/options.h"
 #include "base/os.h"
@@ -13,12 +17,16 @@
 #include "media/commit/commit.h"
 #include "media/commit/rounds.h"
 #include "media/journal/pauses_format.h"
+#include "state/phase.h"
 
 #define LITTLE 1024u // pages, which the instant copies in a millisecond or two
 #define ROUNDS_MOST 12u
 #define VAIN_MOST 2u
 #define SOON_MS 20u   // in which little is copied: each page costs the program a fault
 #define TIMES_MOST 2u // pages of the first round, in the journal: it takes room on the medium
+
+#define CUTS_MOST 256u // of one commit: each is 8 MiB further, while programs that fork wait
+#define PASS_MS 100u   // for a fork
 
 // Such a commit is waited for by nobody.
 static bool is_by_time(void) { return pm_commits_mode() == PM_COMMITS_TIME; }
@@ -41,16 +49,44 @@ bool pm_commit_rounds_worth(void) {
     return pm_rounds_worth(is_by_time());
 }
 
+// ---- who waits for them -------------------------------------------------------------------------
+
+static _Atomic bool stopping;
+static unsigned cuts; // of this commit. With the commit lock
+
+void pm_commit_rounds_stop(bool on) { atomic_store_explicit(&stopping, on, memory_order_relaxed); }
+
+static bool is_wanted(void) {
+    return atomic_load_explicit(&pm_commit_lock_awaited, memory_order_relaxed) != 0;
+}
+
+bool pm_commit_rounds_awaited(void) {
+    return atomic_load_explicit(&stopping, memory_order_relaxed) ||
+           (cuts < CUTS_MOST && is_wanted());
+}
+
+bool pm_commit_rounds_let_pass(void) {
+    const struct timespec pause = {0, 200000};
+    uint64_t until = pm_os_now_ms() + PASS_MS;
+    while (!atomic_load_explicit(&stopping, memory_order_relaxed) && pm_os_now_ms() < until &&
+           (is_wanted() || atomic_load_explicit(&pm_commit_lock.word, memory_order_relaxed)))
+        syscall(SYS_nanosleep, &pause, NULL);
+    return !atomic_load_explicit(&stopping, memory_order_relaxed);
+}
+
+// ---- how many there are -------------------------------------------------------------------------
+
 static uint64_t make_round(unsigned number, bool count) {
     uint64_t before = pm_commit_in_rounds(), looked = pm_commit_round(count);
     uint64_t after = pm_commit_in_rounds();
     pm_commit_round_was(number < PM_PAUSE_ROUNDS ? number : PM_PAUSE_ROUNDS - 1,
                         after > before ? after - before : 0);
+    cuts = looked == PM_ROUNDS_CUT ? cuts + 1 : 0;
     return looked;
 }
 
 // What the instant finds may be more than the last round: threads may have to be waited for.
-void pm_commit_rounds(void) {
+bool pm_commit_rounds(void) {
     bool count = is_by_time();
     if (!count)
         count_if_grown();
@@ -58,10 +94,13 @@ void pm_commit_rounds(void) {
     for (unsigned i = 0, vain = 0; i < ROUNDS_MOST; i++, last = looked) {
         pm_kernel_stores_anew();
         looked = make_round(i, count);
+        if (looked == PM_ROUNDS_CUT)
+            return false;
         vain += looked > last / 4 * 3;
         most = i ? most : TIMES_MOST * pm_commit_in_rounds() + LITTLE;
         bool over = looked < LITTLE || vain == VAIN_MOST || pm_commit_in_rounds() > most;
         if (!looked || (over && pm_commit_ready(2 * looked + LITTLE)))
-            return;
+            return true;
     }
+    return true;
 }

@@ -62,6 +62,7 @@ int pm_commits_begin(bool alone, struct pm_error *err) {
     if (pm_options.commit_patience.number)
         pm_sections_begin();
     pm_rounds_unseen = pm_kernel_stores_now;
+    pm_rounds_awaited = pm_commit_rounds_awaited;
     return pm_heap_journal(err);
 }
 
@@ -254,8 +255,9 @@ static int mend_removed(void) {
 static int take_and_enforce(enum instant instant, bool rounds) {
     if (!pm_commit_prepare())
         return errno;
-    if (rounds && instant != AT_REST && (pm_threads_some() || !pm_threads_none()))
-        pm_commit_rounds();
+    bool others = pm_threads_some() || !pm_threads_none();
+    if (rounds && instant != AT_REST && others && !pm_commit_rounds())
+        return EINPROGRESS;
     int error = take(instant);
     if (error)
         return error;
@@ -263,9 +265,12 @@ static int take_and_enforce(enum instant instant, bool rounds) {
 }
 
 // There was no instant for it, which is no failure.
-static bool comes_later(int error) { return error == EAGAIN || error == EBUSY || error == ETIME; }
+static bool comes_later(int error) {
+    return error == EAGAIN || error == EBUSY || error == ETIME || error == EINPROGRESS;
+}
 
-// With the commit lock.
+// With the commit lock. EINPROGRESS: its rounds were cut short (commit_rounds.h): once more, after
+// the lock was given up for a while.
 static int make(enum instant instant) {
     if (!may_be_made())
         return ENOTSUP;
@@ -364,13 +369,17 @@ struct turn {
 static void take_turn(void *arg) {
     struct turn *turn = arg;
     uint64_t mask;
-    if (take_lock(turn->before, &mask)) {
+    while (take_lock(turn->before, &mask)) {
         pm_threads_deaf(true);
         turn->error = turn->make(turn->instant);
         pm_threads_deaf(false);
         restore_signals(mask);
         end_commit();
+        if (turn->error != EINPROGRESS)
+            return;
+        pm_commit_rounds_let_pass();
     }
+    turn->error = 0; // another thread's commit has it all
 }
 
 static int make_in_turn(int (*by)(enum instant instant), enum instant instant, uint64_t before) {
@@ -421,7 +430,7 @@ static int told(int error) {
     uint32_t was = SAID;
     if (!error)
         atomic_compare_exchange_strong(&state, &was, WELL);
-    if (!error || error == ENOTSUP || error == EBUSY)
+    if (!error || error == ENOTSUP || error == EBUSY || error == EINPROGRESS)
         return error;
     for (was = WELL; !atomic_compare_exchange_strong(&state, &was, SAYING) && was == SAYING;
          was = WELL)
@@ -458,23 +467,28 @@ void pm_commits_bring(void) {
 }
 
 static int make_if_free(enum instant instant) {
-    if (!pm_trylock_raw(&pm_commit_lock))
-        return EBUSY;
-    int error = make_and_bring(instant);
-    end_commit();
+    int error;
+    do {
+        if (!pm_trylock_raw(&pm_commit_lock))
+            return EBUSY;
+        error = make_and_bring(instant);
+        end_commit();
+    } while (error == EINPROGRESS && pm_commit_rounds_let_pass());
     return error;
 }
 
 int pm_commits_idle(void) { return told(make_if_free(AT_REST)); }
 
 bool pm_commits_look_ahead(void) {
-    if (!pm_trylock_raw(&pm_commit_lock))
-        return false;
-    bool some =
-        may_be_made() && pm_commit_rounds_worth() && !pm_removed(true) && pm_commit_prepare();
-    if (some)
-        pm_commit_rounds();
-    end_commit();
+    bool some, cut;
+    do {
+        if (!pm_trylock_raw(&pm_commit_lock))
+            return false;
+        some =
+            may_be_made() && pm_commit_rounds_worth() && !pm_removed(true) && pm_commit_prepare();
+        cut = some && !pm_commit_rounds();
+        end_commit();
+    } while (cut && pm_commit_rounds_let_pass());
     return some;
 }
 
@@ -496,7 +510,7 @@ bool pm_commits_by_time(void) {
     in_vain = error == EAGAIN ? in_vain + 1 : 0;
     if (!refused && (in_vain == 0 || in_vain >= TRIES_MOST))
         told(error);
-    return !refused && error != EBUSY && error != EAGAIN;
+    return !refused && error != EBUSY && error != EAGAIN && error != EINPROGRESS;
 }
 
 // Where the program chooses the instant, or an instant is at rest, this one is another: so it is

@@ -36,7 +36,7 @@ static void rest(void) {
 }
 
 // Who has it may wait for a thread that a debugger has stopped.
-static bool take_commit_lock(void) {
+static bool await_commit_lock(void) {
     uint64_t until = pm_os_now_ms() + PATIENCE_MS, look = pm_os_now_ms() + LOOK_MS;
     while (!pm_trylock_raw(&pm_commit_lock)) {
         uint64_t now = pm_os_now_ms();
@@ -46,6 +46,13 @@ static bool take_commit_lock(void) {
         rest();
     }
     return true;
+}
+
+static bool take_commit_lock(void) {
+    atomic_fetch_add_explicit(&pm_commit_lock_awaited, 1, memory_order_relaxed);
+    bool taken = await_commit_lock();
+    atomic_fetch_sub_explicit(&pm_commit_lock_awaited, 1, memory_order_relaxed);
+    return taken;
 }
 
 // Nobody can take a lock that is free now. Those that a hold takes are this thread's own, and what

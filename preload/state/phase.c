@@ -15,6 +15,7 @@
 
 _Atomic uint32_t pm_phase_word;
 struct pm_lock pm_commit_lock = PM_LOCK(PM_RANK_COMMIT);
+_Atomic uint32_t pm_commit_lock_awaited; // in a forked child: only by its own threads
 struct pm_lock pm_process_lock = PM_LOCK(PM_RANK_PROCESS);
 
 const struct pm_machine pm_phase_machine = {
@@ -36,7 +37,10 @@ bool pm_phase_move(enum pm_phase from, enum pm_phase to) {
     return atomic_compare_exchange_strong(&pm_phase_word, &seen, to);
 }
 
-void pm_phase_forked(void) { pm_phase_move(PM_ENDING, PM_RUNNING); }
+void pm_phase_forked(void) {
+    pm_phase_move(PM_ENDING, PM_RUNNING);
+    atomic_store_explicit(&pm_commit_lock_awaited, 0, memory_order_relaxed);
+}
 
 static _Atomic bool main_runs;
 
@@ -104,8 +108,10 @@ void pm_phase_release_start(void) {
 
 void pm_commit_lock_take(void) {
     const struct timespec pause = {0, 200000};
+    atomic_fetch_add_explicit(&pm_commit_lock_awaited, 1, memory_order_relaxed);
     while (!pm_trylock_raw(&pm_commit_lock))
         syscall(SYS_nanosleep, &pause, NULL);
+    atomic_fetch_sub_explicit(&pm_commit_lock_awaited, 1, memory_order_relaxed);
 }
 
 // No arena is made meanwhile: that needs pm_tcache_lock.

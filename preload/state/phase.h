@@ -96,6 +96,8 @@ void pm_process_each_lock(void (*step)(struct pm_lock *));
 bool pm_process_any_locked(void);
 // Held while a commit is made. Taken before all other locks of ours.
 extern struct pm_lock pm_commit_lock;
+// How many wait for it who do not want a commit: they go before rounds (commit_rounds.h).
+extern _Atomic uint32_t pm_commit_lock_awaited;
 // Waits for it outside of all locks, with signals as they are: whoever has it holds this thread.
 void pm_commit_lock_take(void);
 // Held while a root slot is set, so that no slot changes during the end of the program.

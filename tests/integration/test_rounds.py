@@ -212,7 +212,8 @@ def test_the_record_is_given_up_for_a_while(program, shm, kind):
             pytest.skip("this kernel keeps no record of stores")
         heap = system.at / "heap"
         env = environment(True, **settings(heap, "20ms", COMMIT_WATCH=1, STATS=None))
-        with subprocess.Popen([program, "0", "passing"], env=env, stdout=subprocess.PIPE) as process:
+        argv = [program, "0", "passing"]
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE) as process:
             assert process.stdout.readline()
             end = time.monotonic() + DEADLINE / 2
             try:
@@ -221,6 +222,15 @@ def test_the_record_is_given_up_for_a_while(program, shm, kind):
                     time.sleep(0.1)
             finally:
                 process.kill()
+
+
+def test_rounds_give_way_to_a_fork(heap):
+    """It waits for the 8 MiB of 128 that are being written, and the next round has the rest."""
+    program = compiled("rounds_fork.c", "-D_GNU_SOURCE")
+    how = {"HEAP": heap, "ROOTS": "pages", "COMMIT": "300ms", "COMMIT_WATCH": 1}
+    done = run([program], **how)
+    assert int(succeeds(done)) < 24 << 20, said(done)
+    assert succeeds(run([program], **how)) == "0\n"
 
 
 @pytest.mark.parametrize("watch", [1, 1024])

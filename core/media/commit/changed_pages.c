@@ -355,9 +355,10 @@ bool pm_changed_find_stored(unsigned file, char *at, size_t len) {
     return pm_stored_find(file, looking.pagemap, at, len);
 }
 
-void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from) {
+void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from,
+                            uint64_t to) {
     look_into(file, start, length);
-    pm_stored_each(file, looking.pagemap, from, look_at_run, NULL);
+    pm_stored_each(file, looking.pagemap, from, to, look_at_run, NULL);
     look_at_gathered();
     drop_gathered();
 }

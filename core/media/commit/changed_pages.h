@@ -44,8 +44,9 @@ void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint6
 // Finds what was stored to since the last time (pm_stored_find()).
 bool pm_changed_find_stored(unsigned file, char *at, size_t len);
 // pm_changed_look() of the pages that were found in the file, whose first byte is at `start`; of
-// all that was found in all files, from page `from` on.
-void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from);
+// all that was found in all files, pages [from, to).
+void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from,
+                            uint64_t to);
 // The same up to page `to`, of copies: those of all files lie one behind the other.
 void pm_changed_look_copied(unsigned file, char *start, uint64_t length, const char **copies,
                             uint64_t to);

@@ -66,7 +66,8 @@ int pm_commit_change_heap(struct pm_error *err);
 bool pm_commit_prepare(void);
 // Then, while other threads run, as often as it is worth it: puts what has changed so far into the
 // journal, so that less is left for the instant. Returns how many pages it has looked at; 0: rounds
-// are not worth it, or not possible. `count`: copied pages may be counted to know that.
+// are not worth it, or not possible; PM_ROUNDS_CUT: somebody waits, so make another one later.
+// `count`: copied pages may be counted to know that.
 uint64_t pm_commit_round(bool count);
 // How many pages rounds have found so far.
 uint64_t pm_commit_in_rounds(void);

@@ -193,9 +193,27 @@ static bool misses_nothing(void) {
 
 // ---- rounds before the instant ------------------------------------------------------------------
 
-static void look_by_record(unsigned file, char *at, uint64_t length) {
+bool (*pm_rounds_awaited)(void);
+
+// Pages between two looks at that.
+#define BATCH ((uint64_t)2048)
+static uint64_t batch;
+
+static void look_at_batch(unsigned file, char *at, uint64_t length) {
     (void)length;
-    pm_changed_look_stored(file, at, rounds.length[file], 0);
+    pm_changed_look_stored(file, at, rounds.length[file], batch, batch + BATCH);
+}
+
+// False: it was cut short.
+static bool look_by_record(void) {
+    for (batch = 0; batch < pm_stored_pages(); batch += BATCH) {
+        if (pm_rounds_awaited && pm_rounds_awaited()) {
+            pm_stored_owe(batch);
+            return false;
+        }
+        each_data(look_at_batch);
+    }
+    return true;
 }
 
 static bool may_make_rounds(void) {
@@ -230,11 +248,10 @@ uint64_t pm_rounds_make(void) {
     pm_changed_begin(rounds.journal, PM_CHANGED_ROUND, &cost);
     each_data(find_in);
     bool told = !rounds.failed && misses_nothing();
-    if (told)
-        each_data(look_by_record);
+    bool whole = !told || look_by_record();
     if (!pm_changed_end() || !told)
         pm_rounds_forget();
-    return cost.copied;
+    return whole ? cost.copied : PM_ROUNDS_CUT;
 }
 
 // What is beyond the end of a file that was cut since is released space, so zeroes follow it in the
@@ -317,7 +334,7 @@ void pm_rounds_look_at_copies(struct pm_commit_cost *cost, const uint64_t *lengt
 
 static void look_at_rest(unsigned file, char *at, uint64_t length) {
     (void)length;
-    pm_changed_look_stored(file, at, rounds.length[file], copies.pages);
+    pm_changed_look_stored(file, at, rounds.length[file], copies.pages, UINT64_MAX);
 }
 
 static void look_at_stored(struct pm_commit_cost *cost, bool later) {

@@ -50,8 +50,12 @@ bool pm_rounds_worth(bool count);
 // Whether they would be if more is copied than is known, and the count of it.
 bool pm_rounds_may_be_worth(void);
 void pm_rounds_count(void);
-// The commit has begun. How many pages were looked at.
+// The commit has begun. How many pages were looked at. PM_ROUNDS_CUT: it was cut short, as somebody
+// waits for its end; the next one, or the instant, has the rest, too.
+#define PM_ROUNDS_CUT UINT64_MAX
 uint64_t pm_rounds_make(void);
+// Whether somebody waits so. It is asked after each 8 MiB. NULL: nobody does.
+extern bool (*pm_rounds_awaited)(void);
 // At the instant: whether what the rounds have found may stand.
 bool pm_rounds_hold(void);
 // Lends the record to a marker (stored_pages.h). All threads are held, and nobody has the lock.

@@ -36,7 +36,8 @@ static struct {
     _Atomic bool lost; // the marker cannot be told all
     const _Atomic uint32_t *alive;
     struct pm_stored_runs told; // what commits have found since the marker's last look
-    struct pm_stored_runs owed; // what the marker has found since the commits' last look
+    struct pm_stored_runs owed; // what commits have not looked at: what the marker has found, and
+                                // what a round that was cut short has left
     bool owes_all;              // there was no room for it
 } lent;
 
@@ -111,7 +112,7 @@ static bool unprotect_all(void) {
     return good;
 }
 
-// A marker has a copy of the descriptor, which alone would keep the kernel's record until that ends.
+// A marker has a copy of the descriptor, which alone would keep the kernel's record until its end.
 void pm_stored_end(void) {
     pm_stored_lose();
     if (lent.user != NOBODY && is_ours())
@@ -176,8 +177,7 @@ static bool find(struct pm_stored_runs *runs, unsigned file, int pagemap, char *
                     protect(runs, pagemap, (uintptr_t)at, (uintptr_t)at + len));
 }
 
-// What the marker has found in the file goes to the commits once. It comes behind what is found
-// now, so it is not by rising address.
+// Once. It comes behind what is found now, so it is not by rising address.
 static bool take_owed(const struct pm_file *f) {
     struct pm_stored_runs *owed = &lent.owed;
     size_t left = 0;
@@ -264,10 +264,24 @@ static void ask(char *at, size_t len, void *each) {
     nearby.run[nearby.runs++].end = at + len;
 }
 
-void pm_stored_each(unsigned file, int pagemap, uint64_t from, pm_own_fn *fn, void *arg) {
+void pm_stored_each(unsigned file, int pagemap, uint64_t from, uint64_t to, pm_own_fn *fn,
+                    void *arg) {
     struct each each = {fn, arg, pagemap};
-    pm_stored_part(file, from, UINT64_MAX, ask, &each);
+    pm_stored_part(file, from, to, ask, &each);
     ask_nearby(&each);
+}
+
+void pm_stored_owe(uint64_t from) {
+    uint64_t page = 0, pages;
+    for (size_t i = 0; i < found.count; i++, page += pages) {
+        struct pm_pagemap_region rest = found.run[i];
+        pages = (rest.end - rest.start) / PM_PAGE_SIZE;
+        if (page + pages <= from)
+            continue;
+        rest.start += page < from ? (from - page) * PM_PAGE_SIZE : 0;
+        if (!has_room(&lent.owed) || !add(&lent.owed, &rest, 1))
+            lent.owes_all = true;
+    }
 }
 
 void pm_stored_none(void) {

@@ -48,10 +48,14 @@ uint64_t pm_stored_pages(void);
 // run of them that is of the file: by rising address, and then what a marker has found. A page that
 // was not stored to, or that comes twice, may be among them.
 void pm_stored_part(unsigned file, uint64_t from, uint64_t to, pm_own_fn *fn, void *arg);
-// The same from there to the end, and copied pages only.
-void pm_stored_each(unsigned file, int pagemap, uint64_t from, pm_own_fn *fn, void *arg);
+// The same, copied pages only.
+void pm_stored_each(unsigned file, int pagemap, uint64_t from, uint64_t to, pm_own_fn *fn,
+                    void *arg);
 // Nothing is found any more. Before the files are looked at.
 void pm_stored_none(void);
+// Of all that was found, by the order in which it was found, what lies from page `from` on was not
+// looked at: the next look finds it again.
+void pm_stored_owe(uint64_t from);
 // The next look finds all copied pages of the file again. It also takes away what the record leaves
 // behind: a page that was given back, and is not there, has a mark, and looks as if it was copied
 // and swapped out. False: that cannot be.

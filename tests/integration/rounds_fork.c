@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// rounds_fork   stores to 128 MiB of pages, and forks when a commit has begun to write them. Says
+//               how much longer its journal is when fork() has returned. When it is started once
+//               more: how many pages are wrong
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "holds.h"
+
+enum { PAGE = 4096, PAGES = 128 << 8 };
+char *pages; // the root
+
+static long long journal(void) {
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/journal", getenv("PMALLOC_HEAP"));
+    return stat(path, &st) == 0 ? (long long)st.st_size : 0;
+}
+
+static volatile uint64_t *word_of(uint64_t page) { return (void *)(pages + page * PAGE); }
+
+static int check(void) {
+    int wrong = 0;
+    for (uint64_t page = 0; page < PAGES; page++)
+        wrong += *word_of(page) != page + 1;
+    printf("%d\n", wrong);
+    return 0;
+}
+
+int main(void) {
+    if (pages)
+        return check();
+    REQUIRE((pages = calloc(PAGES, PAGE)) != NULL);
+    for (uint64_t page = 0; page < PAGES; page++)
+        *word_of(page) = page + 1;
+    double end = now() + 20;
+    while (journal() < 4 << 20)
+        REQUIRE(now() < end);
+    long long before = journal();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    printf("%lld\n", journal() - before);
+    REQUIRE(waitpid(child, NULL, 0) == child);
+    return 0;
+}
