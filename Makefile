@@ -275,6 +275,12 @@ $(DAX_UNITS:%=$(BUILD)/%) $(DAX_UNITS:%=$(BUILD)/asan/%): WRAP = mmap fstatfs fs
 $(BUILD)/unit/test_commit_crash $(BUILD)/asan/unit/test_commit_crash: \
 	WRAP = pwrite syscall fdatasync fsync ftruncate fallocate unlinkat
 
+# What a tool does to another process.
+HALTING = $(addprefix tools/,watch/standstill.o watch/tracee.o watch/patience.o \
+	watch/trace_rights.o watch/halt.o common/program_status.o)
+$(BUILD)/unit/test_standstill: $(HALTING:%=$(BUILD)/obj/%)
+$(BUILD)/asan/unit/test_standstill: $(HALTING:%=$(BUILD)/asan/obj/%)
+
 # Signals, short writes and full media at will.
 $(BUILD)/unit/test_os_file $(BUILD)/asan/unit/test_os_file: WRAP = pwrite
 
@@ -296,7 +302,8 @@ $(UNITS) $(FLUSHES): $(BUILD)/%: $(BUILD)/obj/tests/%.o
 
 $(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $(ASAN_FLAGS) -o $@ $^ $(WRAP:%=-Wl,--wrap=%) -lpthread -lm
+	$(CC) $(CFLAGS) $(LDFLAGS) $(ASAN_FLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
+		$(WRAP:%=-Wl,--wrap=%) -lpthread -lm
 
 include scripts/crash.mk
 include scripts/fuzz.mk

@@ -3,17 +3,14 @@
 #include "halt.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
-#include <sys/time.h>
-#include <sys/wait.h>
 
 #include "tools/common/program_status.h"
 #include "trace_rights.h"
 
-enum { PATIENCE_MS = 1000 };
+enum { PATIENCE_MS = 1000, REFUSED_MOST = 100 };
 #define PF_IO_WORKER 0x10ul // the kernel's own threads in a process
 #define PF_USER_WORKER 0x4000ul
 
@@ -39,69 +36,59 @@ static struct tracee *add(struct halt *h, pid_t id) {
     return &h->thread[h->count++];
 }
 
-// A thread that executes a program waits for the end of all others, and the end of one that is
-// traced comes when its tracer waits for it. But to trace one more, we wait in ptrace(2) for the
-// thread that executes. So meanwhile a timer has those reaped that have ended.
-#define REAP_US 20000
-
-static const struct halt *volatile seizing;
-
-static void reap(int number) {
-    const struct halt *h = seizing;
-    int saved = errno;
-    (void)number;
-    for (size_t i = 0; h && i < h->count; i++)
-        if (h->thread[i].seized && tracee_has_ended(h->thread[i].id))
-            waitpid(h->thread[i].id, NULL, __WALL | WNOHANG);
-    errno = saved;
-}
-
-static bool seize(const struct halt *h, struct tracee *t) {
-    const struct itimerval often = {{0, REAP_US}, {0, REAP_US}}, never = {{0, 0}, {0, 0}};
-    struct sigaction action = {.sa_handler = reap, .sa_flags = SA_RESTART}, before;
-    sigset_t alarm, mask;
-    sigemptyset(&alarm);
-    sigaddset(&alarm, SIGALRM);
-    seizing = h;
-    sigaction(SIGALRM, &action, &before);
-    sigprocmask(SIG_UNBLOCK, &alarm, &mask);
-    setitimer(ITIMER_REAL, &often, NULL);
-    bool good = tracee_seize(t, 0);
-    int error = errno;
-    setitimer(ITIMER_REAL, &never, NULL);
-    sigprocmask(SIG_SETMASK, &mask, NULL);
-    sigaction(SIGALRM, &before, NULL);
-    seizing = NULL;
-    errno = error;
-    return good;
-}
-
 struct pass {
     struct halt *h;
     struct pm_error *err;
     bool grown, failed;
+    unsigned refused; // how often
 };
+
+// The kernel refuses one that has died just now, too, and by then another thread that has executed
+// a program may have its id.
+static bool may_be_another(struct pass *p, int error) {
+    return error == EPERM && p->refused++ < REFUSED_MOST;
+}
+
+// NULL: it is new, and there is no memory. A thread that has executed a program has the id of the
+// first one, which has died: it is new, too.
+static struct tracee *find(struct halt *h, pid_t id, bool *is_new) {
+    for (size_t i = 0; i < h->count; i++) {
+        struct tracee *t = &h->thread[i];
+        if (t->id != id)
+            continue;
+        *is_new = t->seized && t->dead && !tracee_has_ended(id);
+        if (*is_new)
+            *t = (struct tracee){.id = id};
+        return t;
+    }
+    *is_new = true;
+    return add(h, id);
+}
 
 static bool visit(pid_t id, void *arg) {
     struct pass *p = arg;
     unsigned long flags = 0;
-    for (size_t i = 0; i < p->h->count; i++)
-        if (p->h->thread[i].id == id)
-            return true;
-    struct tracee *t = add(p->h, id);
+    bool is_new;
+    struct tracee *t = find(p->h, id, &is_new);
+    if (t && !is_new)
+        return true;
     if (!t) {
         pm_fail(p->err, PM_OPERATIONAL, "no memory for the threads of process %d", (int)p->h->pid);
         p->failed = true;
         return false;
     }
     p->grown = true;
-    if (seize(p->h, t))
+    if (tracee_seize(t, 0))
         return true;
     int error = errno;
     char state = program_state(p->h->pid, id, &flags);
     t->dead = !state || strchr("ZX", state) || flags & (PF_IO_WORKER | PF_USER_WORKER);
     if (t->dead)
         return true;
+    if (may_be_another(p, error)) {
+        *t = p->h->thread[--p->h->count];
+        return true;
+    }
     p->h->contended = error == EPERM && trace_tool_has(p->h->pid, id);
     pm_fail(p->err, PM_OPERATIONAL, "process %d cannot be held: its thread %d: %s", (int)p->h->pid,
             (int)id, pm_strerror(error));

@@ -126,10 +126,13 @@ static pid_t choose(pid_t pid) {
 
 // ---- the call -----------------------------------------------------------------------------------
 
-// The thread goes on until it stops so.
+// The thread goes on until it stops so. It may stop before, as if it was asked to: SIGCONT does
+// that to a traced thread even if it blocks all signals.
 static bool runs_to(struct tracee *t, int how, enum tracee_stop stop) {
-    tracee_go_on(t, how);
-    return tracee_await(t, MORE_PATIENCE_MS) && t->stop == stop;
+    do
+        tracee_go_on(t, how);
+    while (tracee_await(t, MORE_PATIENCE_MS) && t->stop == TRACEE_ASKED && stop != TRACEE_ASKED);
+    return t->stop == stop;
 }
 
 // The thread was asked to stop and has; and so it has again afterwards, before it has run any
@@ -153,16 +156,31 @@ static bool call(struct caller *c, const struct user_regs_struct *old, long numb
     return good;
 }
 
+static void make_both(struct caller *c, const struct user_regs_struct *regs) {
+    long there, ignored;
+    if (!call(c, regs, SYS_userfaultfd, c->flags, &there) || there < 0)
+        return;
+    c->fd = fetch(c->pid, there);
+    call(c, regs, SYS_close, there, &ignored);
+}
+
+// Before it stops the process may execute another program, which has its gate elsewhere.
+static bool stops(struct caller *c) {
+    if (!tracee_await(&c->thread, PATIENCE_MS) || c->thread.stop != TRACEE_ASKED)
+        return false;
+    c->memory = program_memory(c->pid, O_RDONLY);
+    return c->memory >= 0 && program_maps_each(c->pid, look_for_gate, c) && c->gate &&
+           !tracee_in_sequence(&c->thread, c->memory);
+}
+
 static void make_calls(struct caller *c) {
     struct user_regs_struct regs;
     struct tracee *t = &c->thread;
-    long there, ignored;
-    if (!tracee_await(t, PATIENCE_MS) || t->stop != TRACEE_ASKED ||
-        tracee_in_sequence(t, c->memory) || ptrace(PTRACE_GETREGS, t->id, NULL, &regs) != 0 ||
-        !call(c, &regs, SYS_userfaultfd, c->flags, &there) || there < 0)
+    uint64_t mask;
+    if (!stops(c) || ptrace(PTRACE_GETREGS, t->id, NULL, &regs) != 0 || !tracee_block(t, &mask))
         return;
-    c->fd = fetch(c->pid, there);
-    call(c, &regs, SYS_close, there, &ignored);
+    make_both(c, &regs);
+    tracee_unblock(t, mask);
 }
 
 static void trace(struct caller *c) {
@@ -216,9 +234,7 @@ static int receive(int socket) {
 
 static void work(int socket, void *arg) {
     struct caller *c = arg;
-    c->memory = program_memory(c->pid, O_RDONLY);
-    if (c->memory >= 0 && program_maps_each(c->pid, look_for_gate, c) && c->gate)
-        trace(c);
+    trace(c);
     give(socket, c->fd);
 }
 

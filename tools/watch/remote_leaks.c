@@ -26,14 +26,7 @@
 enum { PATIENCE_MS = 10000, INSIDE_NS = 20000, MOST_NS = 2000000, TRY_NS = 20000000 };
 enum { MOST_TRY_NS = 200000000, MARKER_NS = 1000000 };
 enum { STATE_ROOM = 65536, STACK = 256 << 10, LOOK_NS = 50000, CALL_TRIES = 100000 };
-// Older headers lack these.
-#define GET_MASK 0x420a
-#define SET_MASK 0x420b
-
 #define CODE_64 0x33
-#define FAULTS                                                                                     \
-    (1ull << (SIGSEGV - 1) | 1ull << (SIGBUS - 1) | 1ull << (SIGILL - 1) | 1ull << (SIGFPE - 1) |  \
-     1ull << (SIGTRAP - 1) | 1ull << (SIGSYS - 1))
 
 struct vector_state {
     char bytes[STATE_ROOM];
@@ -411,15 +404,13 @@ static enum pm_leaks_answer with_piece(uint32_t command) {
 
 // The worker is stopped, all others too, none of them inside of the allocator.
 static enum pm_leaks_answer work(uint32_t command) {
-    uint64_t all = ~FAULTS;
     struct tracee *t = job.worker;
     job.running = *t;
-    if (!take_state(t->id, &job.state) || ptrace((int)GET_MASK, t->id, (void *)8, &job.mask) != 0)
+    if (!take_state(t->id, &job.state) || !tracee_block(t, &job.mask))
         return failed("its registers cannot be read");
-    ptrace((int)SET_MASK, t->id, (void *)8, &all);
     enum pm_leaks_answer found = with_piece(command);
     give_state(t->id, &job.state);
-    ptrace((int)SET_MASK, t->id, (void *)8, &job.mask);
+    tracee_unblock(t, job.mask);
     while (ptrace(PTRACE_SETREGS, t->id, NULL, &t->regs) != 0 && errno != ESRCH)
         tracee_nap(LOOK_NS);
     return found;

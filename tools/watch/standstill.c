@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ struct thread {
     struct patience patience;
     // While it was asleep: how often it had been switched away from a processor.
     uint64_t switches;
+    uint64_t seen; // in which look
 };
 
 struct hold {
@@ -32,6 +34,7 @@ struct hold {
     size_t count, room;
     bool restless;           // in this look at the threads, one was running, or had been
     bool failed;             // `result` and `err` say why
+    uint64_t looks;          // how many
     uint64_t looked, passed; // when, and how long after the look before
     uint64_t chance; // of a thread that does not rest: how long it could have run since then
     enum standstill_result result;
@@ -99,11 +102,16 @@ static void stop(struct hold *h, struct thread *t) {
 // A thread that was asked to stop may be asleep in the kernel, where it does not hear that: it
 // waits for a disk, or for its vfork. It stops before it returns to the program.
 static void watch(struct hold *h, struct thread *t) {
-    if (t->trace.seized && tracee_look(&t->trace))
+    bool stood = t->trace.stop != TRACEE_RUNS;
+    if (stood && tracee_stands(&t->trace))
         return;
-    if (t->trace.dead)
+    t->trace.stop = TRACEE_RUNS; // one that stood was killed, perhaps for another program
+    bool stands = t->trace.seized && tracee_look(&t->trace);
+    bool died = t->trace.dead && t->switches != UINT64_MAX;
+    if (died)
         t->switches = UINT64_MAX;
-    if (still_sleeps(h, t))
+    h->restless |= stood || stands || died; // it has run since the last look
+    if (stands || still_sleeps(h, t))
         return;
     h->restless = true;
     t->theirs = false;
@@ -125,34 +133,60 @@ static struct thread *find(struct hold *h, pid_t id) {
     return NULL;
 }
 
+static struct thread *add(struct hold *h) {
+    if (h->count == h->room) {
+        size_t room = h->room ? h->room * 2 : 64;
+        struct thread *more = realloc(h->thread, room * sizeof *more);
+        if (!more) {
+            pm_fail(h->err, PM_OPERATIONAL, "no memory for the threads of process %d", (int)h->pid);
+            fail(h, STANDSTILL_REFUSED);
+            return NULL;
+        }
+        h->thread = more;
+        h->room = room;
+    }
+    return &h->thread[h->count++];
+}
+
+// Whoever has made it has run.
+static void begin(struct hold *h, struct thread *t, pid_t id) {
+    *t = (struct thread){.trace = {.id = id}};
+    h->restless = true;
+    h->chance = h->passed;
+    if (!begins_to_sleep(h, t))
+        stop(h, t);
+}
+
+// The first thread of the process that had died lives again: another one has executed a program,
+// and has its id now.
 static bool visit(pid_t id, void *arg) {
     struct hold *h = arg;
     if (h->failed)
         return false;
     struct thread *t = find(h, id);
-    if (!t) {
-        if (h->count == h->room) {
-            size_t room = h->room ? h->room * 2 : 64;
-            struct thread *more = realloc(h->thread, room * sizeof *more);
-            if (!more) {
-                pm_fail(h->err, PM_OPERATIONAL, "no memory for the threads of process %d",
-                        (int)h->pid);
-                fail(h, STANDSTILL_REFUSED);
-                return false;
-            }
-            h->thread = more;
-            h->room = room;
-        }
-        t = &h->thread[h->count++];
-        *t = (struct thread){.trace = {.id = id}};
-        h->restless = true; // whoever has made it has run
-        h->chance = h->passed;
-        if (!begins_to_sleep(h, t))
-            stop(h, t);
-        return true;
-    }
-    watch(h, t);
+    bool is_new = !t || (t->switches == UINT64_MAX && !tracee_has_ended(id));
+    if (!t && !(t = add(h)))
+        return false;
+    if (is_new)
+        begin(h, t, id);
+    else
+        watch(h, t);
+    t->seen = h->looks;
     return true;
+}
+
+// Who is no longer listed has ended, or has another id since it executed a program. It has run
+// until then.
+static void miss(struct hold *h) {
+    for (size_t i = 0; i < h->count; i++) {
+        struct thread *t = &h->thread[i];
+        if (t->seen == h->looks || t->switches == UINT64_MAX)
+            continue;
+        h->restless = true;
+        h->chance = h->passed;
+        if (tracee_has_ended(t->trace.id))
+            t->switches = UINT64_MAX;
+    }
 }
 
 // False: the process has ended.
@@ -160,9 +194,11 @@ static bool look_at_all(struct hold *h) {
     uint64_t now = patience_now_ns();
     h->passed = h->looked ? now - h->looked : 0;
     h->looked = now;
+    h->looks++;
     h->restless = false;
     h->chance = 0;
     bool good = tracee_each(h->pid, visit, h);
+    miss(h);
     if (!good && !h->failed)
         fail(h, STANDSTILL_GONE);
     return good && !h->failed;
@@ -224,16 +260,22 @@ enum standstill_result standstill(pid_t pid, void fn(void *arg), void *arg, uint
                                   struct pm_error *err) {
     struct hold h = {.pid = pid, .fn = fn, .arg = arg, .err = err, .result = STANDSTILL_DONE};
     pthread_t thread;
+    sigset_t alarm, mask;
     *pause_ns = 0;
     if (!trace_allowed(pid, err))
         return STANDSTILL_REFUSED;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM); // it is for the thread that seizes
+    pthread_sigmask(SIG_BLOCK, &alarm, &mask);
     int error = pthread_create(&thread, NULL, hold_all, &h);
+    if (!error)
+        pthread_join(thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
     if (error) {
         pm_fail(err, PM_OPERATIONAL, "no thread to hold process %d with: %s", (int)pid,
                 pm_strerror(error));
         return STANDSTILL_REFUSED;
     }
-    pthread_join(thread, NULL);
     *pause_ns = h.ended - h.began;
     free(h.thread);
     return h.result;

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "patience.h"
 #include "tools/common/program_status.h"
@@ -53,11 +55,12 @@ static int tracer_of_thread(pid_t pid, pid_t id) {
                : 0; // it is gone, which is found out elsewhere
 }
 
-// A guardian (guardian.h) of another tool, which ends soon.
+// A guardian (guardian.h) of another tool, which ends soon, or whoever has ended since.
 static bool is_tool(int tracer) {
     char text[64];
-    return tracer && program_text(tracer, tracer, "comm", text, sizeof text) &&
-           (strncmp(text, "pmalloc-backup", 14) == 0 || strncmp(text, "pmalloc-info", 12) == 0);
+    return tracer &&
+           (!program_text(tracer, tracer, "comm", text, sizeof text) ||
+            strncmp(text, "pmalloc-backup", 14) == 0 || strncmp(text, "pmalloc-info", 12) == 0);
 }
 
 bool trace_tool_has(pid_t pid, pid_t thread) {
@@ -65,18 +68,18 @@ bool trace_tool_has(pid_t pid, pid_t thread) {
     return !tracer || is_tool(tracer);
 }
 
-// Who traces the process; 0: nobody.
+// Who else traces the process; 0: nobody.
 static int tracer_of(pid_t pid) {
     const uint64_t end = patience_now_ns() + PATIENCE_MAX_MS * 1000000ull;
     struct patience patience = {0};
-    int tracer = tracer_of_thread(pid, pid);
-    for (uint64_t spent = 0;
-         is_tool(tracer) && spent < PATIENCE_MS * 1000000ull && patience_now_ns() < end;) {
+    int own = (int)syscall(SYS_gettid), tracer = tracer_of_thread(pid, pid);
+    for (uint64_t spent = 0; tracer != own && is_tool(tracer) && spent < PATIENCE_MS * 1000000ull &&
+                             patience_now_ns() < end;) {
         tracee_nap(1000000);
         spent += patience_chance(&patience, tracer, tracer);
         tracer = tracer_of_thread(pid, pid);
     }
-    return tracer;
+    return tracer == own ? 0 : tracer;
 }
 
 bool trace_allowed(pid_t pid, struct pm_error *err) {

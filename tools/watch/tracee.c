@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -130,12 +131,100 @@ bool tracee_in_sequence(const struct tracee *t, int memory) {
            section != 0;
 }
 
+// ---- signals ------------------------------------------------------------------------------------
+
+// Older headers lack these.
+#define GET_MASK 0x420a
+#define SET_MASK 0x420b
+
+#define FAULTS                                                                                     \
+    (1ull << (SIGSEGV - 1) | 1ull << (SIGBUS - 1) | 1ull << (SIGILL - 1) | 1ull << (SIGFPE - 1) |  \
+     1ull << (SIGTRAP - 1) | 1ull << (SIGSYS - 1))
+
+bool tracee_block(const struct tracee *t, uint64_t *mask) {
+    return ptrace((int)GET_MASK, t->id, (void *)sizeof *mask, mask) == 0 &&
+           tracee_unblock(t, ~FAULTS);
+}
+
+bool tracee_unblock(const struct tracee *t, uint64_t mask) {
+    return ptrace((int)SET_MASK, t->id, (void *)sizeof mask, &mask) == 0;
+}
+
 // ---- stop and go --------------------------------------------------------------------------------
 
+// A thread that executes a program waits for the end of all others, and the end of one that is
+// traced comes when its tracer waits for it. But to trace one more, we wait in ptrace(2) for the
+// thread that executes. So meanwhile a timer has those reaped that have ended.
+#define REAP_US 20000
+
+static struct {
+    pid_t *id;
+    size_t count, room;
+} traced; // and some that were traced once
+
+// A wait for the end alone would swallow a stop, too: the kernel tells a tracer both. False: it has
+// not ended.
+static bool reaped(pid_t id) {
+    siginfo_t is = {.si_pid = 0};
+    if (waitid(P_PID, (id_t)id, &is, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0)
+        return errno == ECHILD;
+    if (is.si_pid != id || is.si_code == CLD_TRAPPED || is.si_code == CLD_STOPPED)
+        return false;
+    return waitid(P_PID, (id_t)id, &is, WEXITED | WNOHANG | __WALL) == 0;
+}
+
+static void reap(void) {
+    size_t kept = 0;
+    for (size_t i = 0; i < traced.count; i++)
+        if (!reaped(traced.id[i]))
+            traced.id[kept++] = traced.id[i];
+    traced.count = kept;
+}
+
+// Without memory for it, it is reaped when it is looked at.
+static void note_traced(pid_t id) {
+    if (traced.count == traced.room)
+        reap();
+    if (traced.count == traced.room) {
+        size_t room = traced.room ? traced.room * 2 : 64;
+        pid_t *more = realloc(traced.id, room * sizeof *more);
+        if (!more)
+            return;
+        traced.id = more;
+        traced.room = room;
+    }
+    traced.id[traced.count++] = id;
+}
+
+static void at_alarm(int number) {
+    int saved = errno;
+    (void)number;
+    reap();
+    errno = saved;
+}
+
+// The kernel refuses one that is traced already. If it is by us, then the thread was known by
+// another id before it executed a program.
 bool tracee_seize(struct tracee *t, uintptr_t options) {
+    const struct itimerval often = {{0, REAP_US}, {0, REAP_US}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = at_alarm, .sa_flags = SA_RESTART}, before;
+    sigset_t alarm, mask;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    sigaction(SIGALRM, &action, &before);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, &mask);
+    setitimer(ITIMER_REAL, &often, NULL);
+    options |= PTRACE_O_TRACEEXEC;
     t->seized = ptrace(PTRACE_SEIZE, t->id, NULL, (void *)options) == 0;
+    int error = t->seized ? 0 : errno;
+    setitimer(ITIMER_REAL, &never, NULL);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    sigaction(SIGALRM, &before, NULL);
+    if (t->seized || error == EPERM)
+        t->seized |= ptrace(PTRACE_INTERRUPT, t->id, NULL, NULL) == 0;
     if (t->seized)
-        ptrace(PTRACE_INTERRUPT, t->id, NULL, NULL);
+        note_traced(t->id);
+    errno = error;
     return t->seized;
 }
 
@@ -153,6 +242,8 @@ static void note_stop(struct tracee *t, int status) {
         mend(t->id);
     } else if (signal == (SIGTRAP | 0x80)) {
         t->stop = TRACEE_AT_CALL;
+    } else if (status >> 16 == PTRACE_EVENT_EXEC) {
+        t->stop = TRACEE_AT_EXEC;
     } else {
         t->stop = TRACEE_AT_SIGNAL;
         t->signal = status >> 16 ? 0 : signal;
@@ -171,6 +262,11 @@ bool tracee_look(struct tracee *t) {
     return t->stop != TRACEE_RUNS;
 }
 
+bool tracee_stands(const struct tracee *t) {
+    unsigned long message;
+    return ptrace(PTRACE_GETEVENTMSG, t->id, NULL, &message) == 0;
+}
+
 bool tracee_await(struct tracee *t, unsigned patience_ms) {
     const uint64_t most = patience_ms * 1000000ull, longest = LONGEST_MS * 1000000ull;
     const uint64_t end = patience_now_ns() + (most > longest ? most : longest);
@@ -180,6 +276,7 @@ bool tracee_await(struct tracee *t, unsigned patience_ms) {
         tracee_nap(TICK_NS);
         if (i % LOOK_TICKS)
             continue;
+        reap(); // it may execute a program, and wait for their ends
         spent = patience_now_ns() < end ? spent + patience_chance(&patience, t->id, t->id) : most;
         t->dead = tracee_has_ended(t->id);
     }
@@ -192,17 +289,26 @@ void tracee_go_on(struct tracee *t, int how) {
     t->signal = 0;
 }
 
+// A signal for a thread that was killed is not for the one that has its id since it has executed a
+// program.
+static int signal_for(const struct tracee *t) {
+    siginfo_t is;
+    bool another = t->signal && ptrace(PTRACE_GETSIGINFO, t->id, NULL, &is) == 0 &&
+                   is.si_code == (SIGTRAP | PTRACE_EVENT_EXEC << 8);
+    return another ? 0 : t->signal;
+}
+
 bool tracee_let_go(struct tracee *t, pid_t pid) {
     struct tracee_call call;
     if (!t->seized)
         return true;
+    t->dead = false; // one that has executed a program may have its id now
     if (!tracee_look(t) && !t->dead && !tracee_asleep(pid, t->id, &call))
         tracee_await(t, LET_GO_MS);
     tracee_look(t); // one that has stopped since the first look is asleep, too
-    if (t->stop && ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)t->signal) == 0)
+    if (t->stop && ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)signal_for(t)) == 0)
         return true;
     // A thread that executes a program waits until the end of this one has been seen.
     t->dead |= t->stop != TRACEE_RUNS;
-    pid_t got = t->dead ? waitpid(t->id, NULL, __WALL | WNOHANG) : 0;
-    return got == t->id || (got < 0 && errno == ECHILD);
+    return t->dead && reaped(t->id);
 }

@@ -19,6 +19,7 @@ enum tracee_stop {
     TRACEE_RUNS,
     TRACEE_ASKED,     // it has stopped because it was asked to
     TRACEE_AT_CALL,   // before or after a system call (PTRACE_O_TRACESYSGOOD)
+    TRACEE_AT_EXEC,   // it has executed a program, and has run nothing of that
     TRACEE_AT_SIGNAL, // at one, which it gets when it goes on; or with its whole process
 };
 
@@ -35,13 +36,17 @@ struct tracee {
 // process.
 bool tracee_each(pid_t pid, bool fn(pid_t id, void *arg), void *arg);
 
-// Seizes it, with options of PTRACE_SEIZE, and asks it to stop. False: the kernel does not let us,
-// with errno.
+// Seizes it, with options of PTRACE_SEIZE, and asks it to stop. One that executes a program stops
+// then, too, and has the id of the first thread of its process. Threads that we trace and that end
+// meanwhile are reaped, by a timer's signal: no other thread of ours may have SIGALRM unblocked.
+// False: the kernel does not let us, with errno.
 bool tracee_seize(struct tracee *t, uintptr_t options);
 // Asks it to stop, if it runs.
 void tracee_ask(struct tracee *t);
 // A look whether it has stopped, at once.
 bool tracee_look(struct tracee *t);
+// Whether the thread of this id is stopped, by us: one that had stopped may have been killed.
+bool tracee_stands(const struct tracee *t);
 // Waits for its stop, until it could have run for `patience_ms`. False: it does not stop, or is
 // dead.
 bool tracee_await(struct tracee *t, unsigned patience_ms);
@@ -63,6 +68,10 @@ bool tracee_has_ended(pid_t id);
 // Whether a stopped thread is in a restartable sequence. That would no longer be aborted after the
 // thread was elsewhere. `memory`: /proc/PID/mem.
 bool tracee_in_sequence(const struct tracee *t, int memory);
+// Has a stopped thread block all signals but faults, while it runs something for us. `mask`: what
+// it has blocked before, for tracee_unblock().
+bool tracee_block(const struct tracee *t, uint64_t *mask);
+bool tracee_unblock(const struct tracee *t, uint64_t mask);
 // A short sleep of ours.
 void tracee_nap(long ns);
 
