@@ -3,11 +3,12 @@
 //
 // For test_backup_live.py: a program whose heap tells whether a copy of it is of one instant.
 //
-//   run THREADS PAGES [filter] [nap] [tell] [ask]
+//   run THREADS PAGES [filter] [nap] [tell] [ask] [execute]
 //                                 works until standard input ends; then prints how many calls have
 //                                 failed that must not, and how far it has come. `filter`: under
 //                                 seccomp. `nap`: a thread sleeps before each count. `tell`: what
-//                                 is said to a socket, `ask`: pmalloc_commit() from time to time
+//                                 is said to a socket, `ask`: pmalloc_commit() from time to time.
+//                                 `execute`: it executes itself again and again
 //   check                         looks at the heap that an earlier run has left, and prints how
 //                                 far that had come
 //
@@ -58,6 +59,7 @@ struct world *world; // the root
 
 static atomic_bool over;
 static bool naps, tells, asks;
+static char **again; // the command, of a program that executes itself
 static atomic_ulong interrupted, slept;
 
 // ---- checking -----------------------------------------------------------------------------------
@@ -198,6 +200,15 @@ static void *sleep_in_others(void *arg) {
     return NULL;
 }
 
+// By another thread than the first one, amid the work of all.
+static void *execute_again(void *argv) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    usleep(10000 + (unsigned)now.tv_nsec / 1000 % 60000);
+    execv("/proc/self/exe", argv);
+    return NULL;
+}
+
 // A filter that allows all: it is enough that there is one.
 static void filter(void) {
     struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
@@ -208,13 +219,15 @@ static void filter(void) {
 }
 
 static int run(unsigned threads, uint64_t count) {
-    pthread_t thread[THREADS_MAX + 2];
+    pthread_t thread[THREADS_MAX + 2], other;
     if (!world)
         make(threads, count);
     for (unsigned k = 0; k < world->threads; k++)
         pthread_create(&thread[k], NULL, work, &world->counter[k]);
     pthread_create(&thread[world->threads], NULL, sleep_in_polls, NULL);
     pthread_create(&thread[world->threads + 1], NULL, sleep_in_others, NULL);
+    if (again)
+        pthread_create(&other, NULL, execute_again, again);
     puts("runs");
     fflush(stdout);
     while (getchar() != EOF) {
@@ -234,6 +247,7 @@ int main(int argc, char **argv) {
         naps |= strcmp(argv[i], "nap") == 0;
         tells |= strcmp(argv[i], "tell") == 0;
         asks |= strcmp(argv[i], "ask") == 0;
+        again = strcmp(argv[i], "execute") == 0 ? argv : again;
         if (strcmp(argv[i], "filter") == 0)
             filter();
     }

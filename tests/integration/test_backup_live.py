@@ -235,6 +235,24 @@ def test_the_program_ends_during_a_backup(shm, rng, how):
         assert json.loads(out)["state"] in ("in use", "dirty", "clean")
 
 
+@pytest.mark.parametrize("mode", ["shared", "often"])
+def test_the_program_executes_itself_all_the_time(shm, mode):
+    """What stands is of one instant of one of the programs; or the tool says that it found none:
+    between two of them nobody has the heap."""
+    how, last = dict(MODES[mode]), 0
+    with running(shm / "heap", *how.get("options", []), words=["execute"]) as process:
+        for _ in range(ROUNDS):
+            done = call(BACKUP, shm / "heap", shm / "backup")
+            assert process.poll() is None
+            if done.returncode:
+                one_line(done, "pmalloc-backup", 8)
+                assert "changed hands" in done.stderr or "holds a commit" in done.stderr
+            else:
+                count = counted(shm, shm / "backup", begun=False)
+                assert count >= last
+                last = count
+
+
 # ---- what a round writes
 
 

@@ -17,6 +17,7 @@
 #include "media/heap.h"
 #include "media/open/heap_open.h"
 #include "owner_maps.h"
+#include "tools/common/program_status.h"
 #include "tools/watch/between.h"
 #include "tools/watch/standstill.h"
 #include "tools/watch/trace_rights.h"
@@ -40,6 +41,7 @@ static struct live {
     struct owner_maps maps;
     struct written written;
     struct between between;
+    unsigned char program[16];       // of the owner: it may execute another one on the heap
     unsigned undecided;              // instants at which a commit was being written
     unsigned unread;                 // and at which its journal could not be read, in a row
     unsigned anew;                   // how often all was read because commits were missed
@@ -101,13 +103,32 @@ static int lock_out_others(const struct source *s, struct pm_error *err) {
                    "another pmalloc-backup is copying %.300s; wait for it to end", pm_heap.dir);
 }
 
+// Whether the heap is still this program's, and the files are the ones of that heap.
+static bool still_owned(void) {
+    const struct source *s = live.source;
+    unsigned char program[sizeof live.program];
+    return owner_maps_read(&live.maps, s->owner, s) && live.maps.super &&
+           s->file[PM_ROW_super_file].ino == pm_heap.super_file.ino &&
+           program_random(s->owner, program) && memcmp(program, live.program, sizeof program) == 0;
+}
+
+// Whether the process that has opened it can be looked at, and only lets go of it now: it ends,
+// gives up its memory first, and its locks later. Or it executes a program, which has not mapped
+// the heap yet.
+static bool changes_hands(const struct source *s) {
+    const struct pm_state *state = &pm_heap.super->state;
+    pid_t pid = (pid_t)state->owner_pid;
+    return pm_os_is_ending(pid) || flock(s->file[PM_ROW_super_file].fd, LOCK_SH | LOCK_NB) == 0 ||
+           (state->owner_start == pm_os_start_time(pid) && owner_maps_read(&live.maps, pid, s));
+}
+
 static int find_owner(struct source *s, struct pm_error *err) {
     s->owner = owner_find(s, &live.maps);
+    if (s->owner && !trace_allowed(s->owner, err))
+        return err->status;
     if (s->owner)
-        return PM_OK;
-    // A process that is ending gives up its memory first, and its locks later.
-    if (pm_os_is_ending((pid_t)pm_heap.super->state.owner_pid) ||
-        flock(s->file[PM_ROW_super_file].fd, LOCK_SH | LOCK_NB) == 0)
+        return program_random(s->owner, live.program) && still_owned() ? PM_OK : PM_NEEDS_RECOVERY;
+    if (changes_hands(s))
         return PM_NEEDS_RECOVERY;
     return pm_fail(err, PM_OPERATIONAL,
                    "%.300s is in use by a process that cannot be looked at from here (process %d, "
@@ -163,8 +184,6 @@ int live_open(const char *heap, struct source *s, struct pm_error *err) {
         status = lock_out_others(s, err);
     if (status == PM_OK)
         status = find_owner(s, err);
-    if (status == PM_OK && !trace_allowed(s->owner, err))
-        status = err->status;
     if (status != PM_OK)
         return status;
     pm_doubt_say();
@@ -308,13 +327,6 @@ static void look_ahead(bool equal) {
 }
 
 // ---- the instant --------------------------------------------------------------------------------
-
-// Whether the heap is still this process's, and the files are the ones of that heap.
-static bool still_owned(void) {
-    const struct source *s = live.source;
-    return owner_maps_read(&live.maps, s->owner, s) && live.maps.super &&
-           s->file[PM_ROW_super_file].ino == pm_heap.super_file.ino;
-}
 
 // In commit mode the files are as of the last commit, but for the moment in which the next one is
 // written to them.

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "program_status.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -55,4 +56,18 @@ int program_memory(pid_t pid, int how) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
     return open(path, how | O_CLOEXEC);
+}
+
+// A program that the process executes amid this has another memory, or other bytes there.
+bool program_random(pid_t pid, unsigned char bytes[16]) {
+    Elf64_auxv_t item[64] = {0};
+    int memory = program_memory(pid, O_RDONLY);
+    ssize_t got = 0;
+    program_text(pid, pid, "auxv", (char *)item, sizeof item);
+    for (size_t i = 0; memory >= 0 && i < sizeof item / sizeof item[0]; i++)
+        if (item[i].a_type == AT_RANDOM)
+            got = pread(memory, bytes, 16, (off_t)item[i].a_un.a_val);
+    if (memory >= 0)
+        close(memory);
+    return got == 16;
 }

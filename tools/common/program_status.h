@@ -19,6 +19,8 @@ char program_state(pid_t pid, pid_t thread, unsigned long *flags);
 // A filter may end the program for a system call that a tool has it make. Filters that this process
 // has, too, were there before either of the two.
 bool program_is_filtered(pid_t pid);
+// Bytes that the kernel makes anew whenever the process executes a program. False: there are none.
+bool program_random(pid_t pid, unsigned char bytes[16]);
 // Opens /proc/PID/mem. -1 with errno.
 int program_memory(pid_t pid, int how);
 
