@@ -93,7 +93,7 @@ def test_registers_of_a_thread_that_a_commit_held(leaks, heap):
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
         with begun([leaks, "register", "stay"], HEAP=heap, COMMIT="5ms") as process:
-            for _ in range(LOOKS):
+            for _ in range(LOOKS // 4):
                 assert sizes(found(process.pid)) == LOST
     finally:
         for other in others:
@@ -202,7 +202,7 @@ def test_no_commit_loses_what_a_look_has_taken(shm, mode):
     for _ in range(LOOKS // 50):
         with at_moments(shm / "heap", *options, pages=3000, **how) as process:
             time.sleep(0.2)
-            for _ in range(random.randint(1, 2)):
+            for _ in range(random.randint(1, 2) if LOOKS > 50 else 1):
                 done = look(process.pid, "--json")
                 report = json.loads(done.stdout)
                 busily = "try again" in done.stderr
@@ -217,7 +217,7 @@ def test_no_commit_loses_what_a_look_has_taken(shm, mode):
 @pytest.mark.parametrize("way", ["kill", "exec"])
 def test_the_program_ends_while_it_is_marked(running, heap, way):
     """The tool ends, too, and the heap is free at once. Another program in its place is let be."""
-    for _ in range(5):
+    for _ in range(LOOKS // 16):
         process = start([running, "moving"], HEAP=heap)
         assert process.stdout.readline() == "busy\n"
         argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]
