@@ -25,8 +25,8 @@
 #define SOON_MS 20u   // in which little is copied: each page costs the program a fault
 #define TIMES_MOST 2u // pages of the first round, in the journal: it takes room on the medium
 
-#define CUTS_MOST 256u // of one commit: each is 8 MiB further, while programs that fork wait
-#define PASS_MS 100u   // for a fork
+#define CUTS_MOST 64u // before one instant; each time the rounds are 8 MiB further
+#define PASS_MS 100u  // for a fork
 
 // Such a commit is waited for by nobody.
 static bool is_by_time(void) { return pm_commits_mode() == PM_COMMITS_TIME; }
@@ -52,7 +52,7 @@ bool pm_commit_rounds_worth(void) {
 // ---- who waits for them -------------------------------------------------------------------------
 
 static _Atomic bool stopping;
-static unsigned cuts; // of this commit. With the commit lock
+static _Atomic unsigned cuts; // since rounds were last made to their end. With the commit lock
 
 void pm_commit_rounds_stop(bool on) { atomic_store_explicit(&stopping, on, memory_order_relaxed); }
 
@@ -62,16 +62,22 @@ static bool is_wanted(void) {
 
 bool pm_commit_rounds_awaited(void) {
     return atomic_load_explicit(&stopping, memory_order_relaxed) ||
-           (cuts < CUTS_MOST && is_wanted());
+           (atomic_load_explicit(&cuts, memory_order_relaxed) < CUTS_MOST && is_wanted());
 }
 
 bool pm_commit_rounds_let_pass(void) {
     const struct timespec pause = {0, 200000};
     uint64_t until = pm_os_now_ms() + PASS_MS;
-    while (!atomic_load_explicit(&stopping, memory_order_relaxed) && pm_os_now_ms() < until &&
-           (is_wanted() || atomic_load_explicit(&pm_commit_lock.word, memory_order_relaxed)))
+    do
         syscall(SYS_nanosleep, &pause, NULL);
+    while (!atomic_load_explicit(&stopping, memory_order_relaxed) && pm_os_now_ms() < until &&
+           (is_wanted() || atomic_load_explicit(&pm_commit_lock.word, memory_order_relaxed)));
     return !atomic_load_explicit(&stopping, memory_order_relaxed);
+}
+
+void pm_commit_rounds_make_way(void) {
+    if (atomic_load_explicit(&cuts, memory_order_relaxed) && pm_commit_rounds_awaited())
+        pm_commit_rounds_let_pass();
 }
 
 // ---- how many there are -------------------------------------------------------------------------
@@ -81,12 +87,12 @@ static uint64_t make_round(unsigned number, bool count) {
     uint64_t after = pm_commit_in_rounds();
     pm_commit_round_was(number < PM_PAUSE_ROUNDS ? number : PM_PAUSE_ROUNDS - 1,
                         after > before ? after - before : 0);
-    cuts = looked == PM_ROUNDS_CUT ? cuts + 1 : 0;
     return looked;
 }
 
-// What the instant finds may be more than the last round: threads may have to be waited for.
-bool pm_commit_rounds(void) {
+// What the instant finds may be more than the last round: threads may have to be waited for. False:
+// one was cut short.
+static bool make_rounds(void) {
     bool count = is_by_time();
     if (!count)
         count_if_grown();
@@ -103,4 +109,10 @@ bool pm_commit_rounds(void) {
             return true;
     }
     return true;
+}
+
+bool pm_commit_rounds(void) {
+    bool whole = make_rounds();
+    atomic_store_explicit(&cuts, whole ? 0 : cuts + 1, memory_order_relaxed);
+    return whole;
 }

@@ -23,7 +23,10 @@ bool pm_commit_rounds_worth(void);
 bool pm_commit_rounds_awaited(void);
 // Without the lock: who waits gets it. False: PMAlloc's own thread is to end.
 bool pm_commit_rounds_let_pass(void);
-// From here on it is, or no longer.
+// For who is about to take the lock for a commit: one that has given it up for others is not to
+// have it taken by him.
+void pm_commit_rounds_make_way(void);
+// From here on PMAlloc's own thread is to end, or no longer.
 void pm_commit_rounds_stop(bool on);
 
 #endif

@@ -351,6 +351,7 @@ static bool take_lock(uint64_t before, uint64_t *mask) {
         uint32_t seen = atomic_load(&ends);
         if (atomic_load(&covered) > before)
             return false;
+        pm_commit_rounds_make_way();
         *mask = block_signals();
         if (pm_trylock_raw(&pm_commit_lock))
             return true;
@@ -368,8 +369,7 @@ struct turn {
 
 static void take_turn(void *arg) {
     struct turn *turn = arg;
-    uint64_t mask;
-    while (take_lock(turn->before, &mask)) {
+    for (uint64_t mask; take_lock(turn->before, &mask);) {
         pm_threads_deaf(true);
         turn->error = turn->make(turn->instant);
         pm_threads_deaf(false);
@@ -480,15 +480,15 @@ static int make_if_free(enum instant instant) {
 int pm_commits_idle(void) { return told(make_if_free(AT_REST)); }
 
 bool pm_commits_look_ahead(void) {
-    bool some, cut;
-    do {
-        if (!pm_trylock_raw(&pm_commit_lock))
-            return false;
-        some =
+    bool some = false, cut = true;
+    while (cut && pm_trylock_raw(&pm_commit_lock)) {
+        bool worth =
             may_be_made() && pm_commit_rounds_worth() && !pm_removed(true) && pm_commit_prepare();
-        cut = some && !pm_commit_rounds();
+        cut = worth && !pm_commit_rounds();
         end_commit();
-    } while (cut && pm_commit_rounds_let_pass());
+        cut = cut && pm_commit_rounds_let_pass();
+        some |= worth;
+    }
     return some;
 }
 

@@ -35,8 +35,8 @@ static int run(int (*work)(void *result, struct pm_error *err), struct told *tol
 // in another PID namespace is 0.
 static void end_with(long parent) {
     syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
-    long now = syscall(SYS_getppid);
-    if (now != parent && now != 0)
+    long now = syscall(SYS_getppid); // -1 under some filters
+    if (now > 0 && now != parent)
         syscall(SYS_exit_group, 0);
 }
 
@@ -53,6 +53,8 @@ int pm_in_child(int (*work)(void *result, struct pm_error *err), void *result, s
     long parent = syscall(SYS_getpid);
     long pid = told == MAP_FAILED ? -1 : syscall(SYS_clone, 0L, NULL, NULL, NULL, 0L);
     if (pid == 0) {
+        pm_fail(&told->err, PM_OPERATIONAL, "%s: the process that was to look at it has lost us",
+                pm_heap.dir);
         end_with(parent);
         told->error = EIO;
         pm_bad_reads_tell(&told->err);

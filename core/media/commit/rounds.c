@@ -195,7 +195,7 @@ static bool misses_nothing(void) {
 
 bool (*pm_rounds_awaited)(void);
 
-// Pages between two looks at that.
+// Pages between two looks at that. The first ones are always looked at, so each round gets on.
 #define BATCH ((uint64_t)2048)
 static uint64_t batch;
 
@@ -207,7 +207,7 @@ static void look_at_batch(unsigned file, char *at, uint64_t length) {
 // False: it was cut short.
 static bool look_by_record(void) {
     for (batch = 0; batch < pm_stored_pages(); batch += BATCH) {
-        if (pm_rounds_awaited && pm_rounds_awaited()) {
+        if (batch && pm_rounds_awaited && pm_rounds_awaited()) {
             pm_stored_owe(batch);
             return false;
         }
