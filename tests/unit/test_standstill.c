@@ -22,6 +22,7 @@
 
 // The words of a long command make an execve(2) long.
 enum { PROGRAMS = 30, THREADS = 6, PATIENCE_S = 60, WORDS = 8, WORD = 100000 };
+enum { WITHOUT_END = -1, ONLY_COUNTS = -2 }; // in place of how many programs are left
 
 static struct {
     _Atomic uint64_t counted; // by all threads, all the time
@@ -69,6 +70,8 @@ static int be_halted(int memory, int left) {
     if (left == 0)
         return 0;
     share(memory);
+    if (left == ONLY_COUNTS)
+        return count(NULL) != NULL;
     snprintf(memory_word, sizeof memory_word, "%d", memory);
     snprintf(left_word, sizeof left_word, "%d", left - 1);
     memset(long_word, '-', WORD - 1);
@@ -108,13 +111,15 @@ static int wait_and_end(int memory) {
 }
 
 // The program counts, too.
-static int run_and_execute(int memory) {
+static int run_and_execute(int memory, int left) {
     snprintf(memory_word, sizeof memory_word, "%d", memory);
-    command[2] = "-1"; // without an end
+    snprintf(left_word, sizeof left_word, "%d", left);
     begin(execute_when_rung);
     return count(NULL) != NULL;
 }
 
+static int execute_others(int memory) { return run_and_execute(memory, WITHOUT_END); }
+static int execute_one(int memory) { return run_and_execute(memory, ONLY_COUNTS); }
 static int execute_often(int memory) { return be_halted(memory, PROGRAMS); }
 
 // ---- the tool -----------------------------------------------------------------------------------
@@ -229,7 +234,10 @@ static void test_threads_that_execute_programs_are_halted_for_longer(void) {
 
 static void test_a_sleeper_runs_and_ends(void) { halt_by(halt_and_ring, wait_and_end); }
 
-static void test_a_sleeper_executes_a_program(void) { halt_by(halt_and_ring, run_and_execute); }
+static void test_a_sleeper_executes_programs(void) { halt_by(halt_and_ring, execute_others); }
+
+// Nobody executes another one afterwards, so the thread stops only if it is asked to.
+static void test_a_sleeper_executes_one_program(void) { halt_by(halt_and_ring, execute_one); }
 
 int main(int argc, char **argv) {
     if (argc > 2)
@@ -237,6 +245,7 @@ int main(int argc, char **argv) {
     RUN(threads_that_execute_programs);
     RUN(threads_that_execute_programs_are_halted_for_longer);
     RUN(a_sleeper_runs_and_ends);
-    RUN(a_sleeper_executes_a_program);
+    RUN(a_sleeper_executes_programs);
+    RUN(a_sleeper_executes_one_program);
     return CHECK_DONE();
 }

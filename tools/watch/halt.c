@@ -10,17 +10,26 @@
 #include "tools/common/program_status.h"
 #include "trace_rights.h"
 
-enum { PATIENCE_MS = 1000, REFUSED_MOST = 100 };
+enum { PATIENCE_MS = 250, ASKED_MOST = 4, REFUSED_MOST = 100 };
 #define PF_IO_WORKER 0x10ul // the kernel's own threads in a process
 #define PF_USER_WORKER 0x4000ul
 
-bool halt_await(struct tracee *t) {
-    if (!tracee_await(t, PATIENCE_MS))
-        return false;
+static bool read_registers(struct tracee *t) {
     t->dead = ptrace(PTRACE_GETREGS, t->id, NULL, &t->regs) != 0;
     if (t->dead)
         t->stop = TRACEE_RUNS;
     return !t->dead;
+}
+
+// It is asked more than once: when that was done first, it may have had another id, before it
+// executed a program.
+bool halt_await(struct tracee *t) {
+    for (unsigned i = 1; !tracee_await(t, PATIENCE_MS); i++) {
+        if (t->dead || i == ASKED_MOST)
+            return false;
+        tracee_ask(t);
+    }
+    return read_registers(t);
 }
 
 static struct tracee *add(struct halt *h, pid_t id) {
@@ -56,7 +65,8 @@ static struct tracee *find(struct halt *h, pid_t id, bool *is_new) {
         struct tracee *t = &h->thread[i];
         if (t->id != id)
             continue;
-        *is_new = t->seized && t->dead && !tracee_has_ended(id);
+        bool stands = t->stop && tracee_stands(t);
+        *is_new = (t->dead || (t->stop && !stands)) && !tracee_has_ended(id);
         if (*is_new)
             *t = (struct tracee){.id = id};
         return t;
@@ -77,8 +87,8 @@ static bool visit(pid_t id, void *arg) {
         p->failed = true;
         return false;
     }
-    p->grown = true;
-    if (tracee_seize(t, 0))
+    p->grown |= tracee_seize(t, 0);
+    if (t->seized)
         return true;
     int error = errno;
     char state = program_state(p->h->pid, id, &flags);
@@ -87,6 +97,7 @@ static bool visit(pid_t id, void *arg) {
         return true;
     if (may_be_another(p, error)) {
         *t = p->h->thread[--p->h->count];
+        p->grown = true;
         return true;
     }
     p->h->contended = error == EPERM && trace_tool_has(p->h->pid, id);
@@ -125,6 +136,9 @@ bool halt_begin(struct halt *h, struct pm_error *err) {
             return false;
         }
     }
+    for (size_t i = 0; i < h->count; i++)
+        if (h->thread[i].stop) // of who has the id now
+            read_registers(&h->thread[i]);
     there = there && any_alive(h);
     if (!there)
         pm_fail(err, PM_OPERATIONAL, "process %d has ended", (int)h->pid);

@@ -180,7 +180,8 @@ static void make_calls(struct caller *c) {
     if (!stops(c) || ptrace(PTRACE_GETREGS, t->id, NULL, &regs) != 0 || !tracee_block(t, &mask))
         return;
     make_both(c, &regs);
-    tracee_unblock(t, mask);
+    for (unsigned i = 0; i < TRIES && !tracee_unblock(t, mask); i++)
+        tracee_nap(TICK_NS);
 }
 
 static void trace(struct caller *c) {

@@ -117,8 +117,8 @@ static void watch(struct hold *h, struct thread *t) {
     t->theirs = false;
     if (!t->trace.seized)
         stop(h, t);
-    else
-        begins_to_sleep(h, t);
+    else if (!begins_to_sleep(h, t))
+        tracee_ask(&t->trace); // once more: it may have been asked by the id that it had before
     uint64_t chance = patience_chance(&t->patience, h->pid, t->trace.id);
     if (!t->theirs && chance > h->chance)
         h->chance = chance;
