@@ -20,6 +20,8 @@
 #define WAIT_NS 50000000 // between two looks whether it is still there
 #define WAITS 40         // then it seems to be halted
 #define TRIES 10000      // to have it to oneself
+#define NAP_NS 1000000   // between later ones
+#define NAPS 2000u
 #define WHOLE_TEXT (-1l) // open, read, close: pm_looker_text()
 
 // A futex, and whose turn it is.
@@ -169,19 +171,27 @@ static bool await(void) {
     }
 }
 
-// A signal handler of the program's may have interrupted who asks, and ask, too.
-static bool have_alone(void) {
-    for (unsigned i = 0; i < TRIES; i++) {
+// A signal handler of the program's may have interrupted who asks, and ask, too. It finds another
+// way to open a file, so it gives up soon. But a file that is open there can be read nowhere else:
+// whoever has one waits until another thread has been answered, however busy the machine is. That
+// thread is not one that it has interrupted, or nothing would have been opened; it may be one that
+// it holds.
+static bool have_alone(unsigned naps) {
+    const struct timespec nap = {0, NAP_NS};
+    for (unsigned i = 0; i < TRIES + naps; i++) {
         if (pm_trylock_raw(&asking))
             return true;
-        pm_bare_call(SYS_sched_yield, 0, 0, 0, 0);
+        if (i < TRIES)
+            pm_bare_call(SYS_sched_yield, 0, 0, 0, 0);
+        else
+            pm_bare_call(SYS_nanosleep, (long)&nap, 0, 0, 0);
     }
     return false;
 }
 
-static long ask(long number, long a, long b, long c, long d) {
+static long ask(unsigned naps, long number, long a, long b, long c, long d) {
     long result = PM_LOOKER_NONE;
-    if (pm_looker_is_there() && have_alone()) {
+    if (pm_looker_is_there() && have_alone(naps)) {
         job.number = number;
         job.arg[0] = a;
         job.arg[1] = b;
@@ -196,15 +206,15 @@ static long ask(long number, long a, long b, long c, long d) {
 }
 
 long pm_looker_open(const char *path, int flags) {
-    long fd = ask(SYS_openat, kept_proc, (long)path, flags | O_CLOEXEC, 0);
+    long fd = ask(0, SYS_openat, kept_proc, (long)path, flags | O_CLOEXEC, 0);
     return fd < 0 ? fd : fd | PM_LOOKER_FD;
 }
 
 long pm_looker_text(const char *path, char *text, size_t size) {
-    return ask(WHOLE_TEXT, (long)path, (long)text, (long)size, 0);
+    return ask(0, WHOLE_TEXT, (long)path, (long)text, (long)size, 0);
 }
 
 long pm_looker_call(long number, int fd, long b, long c, long d) {
-    long result = ask(number, fd & ~PM_LOOKER_FD, b, c, d);
+    long result = ask(NAPS, number, fd & ~PM_LOOKER_FD, b, c, d);
     return result == PM_LOOKER_NONE ? -EBADF : result;
 }
