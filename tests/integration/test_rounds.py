@@ -15,7 +15,7 @@ import pytest
 from conftest import BUILD, DEADLINE, busy, compiled, environment, linked, run, said, succeeds, tool
 from test_copies import file_system
 
-KILLS = int(os.environ.get("ROUNDS_KILLS", "3"))
+KILLS = int(os.environ.get("ROUNDS_KILLS", "2"))
 
 
 @pytest.fixture(scope="module")
