@@ -31,7 +31,7 @@ CHEAP = "dirty 0 faults few pages few"
 
 @pytest.fixture(scope="module")
 def program():
-    return compiled("sparse.c")
+    return compiled("sparse.c", "-D_GNU_SOURCE")
 
 
 def placed(mode, shm, tmp_path):
