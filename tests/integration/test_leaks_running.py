@@ -22,7 +22,7 @@ from test_backup_live import MODES, application, call, can_record
 from test_backup_live import running as at_moments
 from test_leaks import LOST, THREADS, WAYS
 
-KILLS = int(os.environ.get("LEAK_KILLS", "50"))
+KILLS = int(os.environ.get("LEAK_KILLS", "25"))
 LOOKS = int(os.environ.get("LEAK_LOOKS", "50"))
 
 
@@ -373,7 +373,7 @@ def test_a_thread_that_is_traced(running):
     with begun([running, "sleepers"], BACKING="volatile") as process:
         last = max(int(name) for name in os.listdir(f"/proc/{process.pid}/task"))
         with traced(last):
-            for _ in range(LOOKS):
+            for _ in range(LOOKS // 2):
                 done = look(process.pid)
                 assert done.returncode == 8, said(done)
                 assert f"cannot be held: its thread {last}" in done.stderr, said(done)
