@@ -53,7 +53,8 @@ int pm_in_child(int (*work)(void *result, struct pm_error *err), void *result, s
     long parent = syscall(SYS_getpid);
     long pid = told == MAP_FAILED ? -1 : syscall(SYS_clone, 0L, NULL, NULL, NULL, 0L);
     if (pid == 0) {
-        pm_fail(&told->err, PM_OPERATIONAL, "%s: the process that was to look at it has lost us",
+        pm_fail(&told->err, PM_OPERATIONAL,
+                "%s: the process that was to look at it has another parent; start again",
                 pm_heap.dir);
         end_with(parent);
         told->error = EIO;

@@ -387,7 +387,7 @@ static bool has_missed_many_instants(void) {
 }
 
 bool pm_commit_prepare(void) {
-    pm_stored_is_lent();
+    pm_stored_is_lent(); // asked so that what a marker has left that was killed ends
     if (commit.begun && has_missed_many_instants())
         pm_commit_abandon();
     if (commit.begun)
