@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/inherited_filter.h"
+#include "base/os.h"
 #include "base/own_memory.h"
 #include "base/proc.h"
 #include "journal_files.h"
@@ -379,10 +380,7 @@ void pm_changed_look_copied(unsigned file, char *start, uint64_t length, const c
 
 // ---- pages that were not stored to --------------------------------------------------------------
 
-// While the threads are held this takes half a microsecond a run, or a whole one before Linux 6.15.
-#define DROPS_MOST 1024u
-#define SPAN ((uint64_t)1024 * PM_PAGE_SIZE) // looked at in one call
-#define SPANS 16u
+#define SPAN ((uint64_t)512 * PM_PAGE_SIZE) // looked at in one call
 
 static bool is_had(const char *at) {
     return pm_sums_taken(looking.file, (uint64_t)(at - looking.start) / PM_PAGE_SIZE);
@@ -399,20 +397,16 @@ static void drop_rest(char *at, size_t len, void *arg) {
     }
 }
 
-uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end) {
+uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end,
+                              uint64_t until) {
     look_into(file, start, end);
-    uint64_t before = looking.cost->dropped;
-    for (unsigned spans = 0; from < end; spans++) {
+    do {
         uint64_t part = end - from < SPAN ? end - from : SPAN;
-        if (spans == SPANS || looking.cost->dropped - before >= DROPS_MOST)
-            break;
-        if (!looking.drop ||
-            !pm_stored_not(file, looking.pagemap, start + from, part, drop_rest, NULL))
-            from = end;
-        else
-            from += part;
+        bool told = looking.drop &&
+                    pm_stored_not(file, looking.pagemap, start + from, part, drop_rest, NULL);
+        from = told ? from + part : end;
         drop_gathered();
-    }
+    } while (from < end && pm_os_now_ns() < until);
     return from;
 }
 

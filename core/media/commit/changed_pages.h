@@ -51,8 +51,10 @@ void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_
 void pm_changed_look_copied(unsigned file, char *start, uint64_t length, const char **copies,
                             uint64_t to);
 // Gives back pages from `from` on that were not stored to since the last look, and are not in this
-// commit: the file has them. Not all at once. Returns where it has ended.
-uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end);
+// commit: the file has them. After `until`, by pm_os_now_ns(), no further part is begun. Returns
+// where it has ended.
+uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end,
+                              uint64_t until);
 // A range that was released since the last commit: what of it is not in use again becomes zeroes.
 void pm_changed_zeroes(const struct pm_emptied *e);
 // False: in a round, where pages could not be read. Nothing is known of these.

@@ -266,14 +266,17 @@ static void look_at_file(unsigned file, char *at, uint64_t length) {
 
 // What was not stored to since the last look is as the last commit left it, or in this one. It is
 // given back before the record begins anew: then it would not name what is copied now.
+#define DROP_NS ((uint64_t)250000) // the threads are held
+static uint64_t drop_until;
 static void drop_rest_of(unsigned file, char *at, uint64_t length) {
     uint64_t *from = &rounds.drop_at[file];
-    *from = pm_changed_drop_rest(file, at, *from < length ? *from : 0, length);
+    *from = pm_changed_drop_rest(file, at, *from < length ? *from : 0, length, drop_until);
 }
 
 static bool find_in_all(void) {
     if (!is_watching(false))
         return false;
+    drop_until = pm_os_now_ns() + DROP_NS;
     each_mapped(drop_rest_of);
     begin_look();
     each_mapped(find_in);
