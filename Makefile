@@ -24,6 +24,7 @@ CC = gcc
 endif
 CFLAGS ?= -O2 -g
 OBJCOPY ?= objcopy
+READELF ?= readelf
 WERROR ?= -Werror
 LTO ?= 0
 CLANG ?= clang
@@ -167,10 +168,15 @@ $(BUILD)/first.options: preload/first
 			for (i = 1; i <= NF; i++) for (j = 1; j <= n; j++) \
 				print "--rename-section .text." $$i end[j] "=" into "." $$i end[j] }' $< > $@
 
+# objcopy compares each option with all others, so it is given those of the object's own sections.
+# A tool's or a test's own code is in no start.
+put_first = $(OBJCOPY) $$($(READELF) -SW $(1) | \
+	sed -n 's/.* \(\.\(text\|data\|bss\)\.[^ ]*\) .*/ \1=/p' | grep -Ff - $(BUILD)/first.options) $(1)
+
 $(BUILD)/obj/%.o: %.c $(BUILD)/.flags $(BUILD)/first.options | $(MUSL_KERNEL)
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) $(DEPS) -c -o $@ $<
-	$(if $(filter -flto%,$(LTO_FLAGS)),,$(OBJCOPY) @$(BUILD)/first.options $@)
+	$(if $(filter -flto%,$(LTO_FLAGS))$(filter tools/% tests/%,$<),,$(call put_first,$@))
 
 $(BUILD)/asan/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
