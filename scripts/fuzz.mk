@@ -10,8 +10,9 @@ FUZZ_FLAGS = -O1 -g1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recov
 FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
 FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,\
 	$(LIB_CFLAGS)) $(FUZZ_FLAGS)
+# Nothing below preload/ calls it (scripts/check-layers), so it stays out.
 FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
-	$(CORE_SOURCES) \
+	$(filter-out preload/%,$(CORE_SOURCES)) \
 	$(addprefix tools/common/,census.c commit_print.c figures.c files.c heap_figures.c info_json.c \
 		info_text.c instants_print.c json.c lock_place.c objects_print.c pauses_print.c \
 		program_maps.c rebased_print.c recovered_print.c text.c))
