@@ -53,25 +53,44 @@ static int make_file(unsigned file, uint64_t size) {
     return fd;
 }
 
+// A file of the simulated program, mapped as long as it is the same file and has the same length:
+// most images have the data of the image before.
+struct source {
+    ino_t inode;
+    uint64_t size;
+    const char *bytes;
+};
+
+static const char *map_source(unsigned file, int fd) {
+    static struct source known[FILES];
+    struct source *s = &known[file];
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        die("looking at the data");
+    if (s->bytes && s->inode == st.st_ino && s->size == (uint64_t)st.st_size)
+        return s->bytes;
+    if (s->bytes)
+        munmap((void *)(uintptr_t)s->bytes, s->size);
+    *s = (struct source){st.st_ino, (uint64_t)st.st_size, NULL};
+    void *bytes = s->size ? mmap(NULL, s->size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+    if (bytes == MAP_FAILED || (bytes && madvise(bytes, s->size, MADV_DONTFORK) != 0))
+        die("mapping the data");
+    return s->bytes = bytes;
+}
+
 // Copies what lies beyond `at` in a file of the simulated program. It is on media as it is, because
 // the program's own data are durable at once.
 static void copy_data(int to, unsigned file, uint64_t size, off_t at) {
-    static char buffer[65536];
     char path[192];
     snprintf(path, sizeof path, "%s/heap/%s", world->root, file_name(file));
     int from = open(path, O_RDONLY | O_CLOEXEC);
     if (from < 0 || ftruncate(to, (off_t)size) != 0)
         die(path);
-    for (; (at = lseek(from, at, SEEK_DATA)) >= 0;) {
+    const char *bytes = map_source(file, from);
+    while ((at = lseek(from, at, SEEK_DATA)) >= 0) {
         off_t end = lseek(from, at, SEEK_HOLE);
-        while (at < end) {
-            size_t want = (size_t)(end - at) < sizeof buffer ? (size_t)(end - at) : sizeof buffer;
-            ssize_t got = pread(from, buffer, want, at);
-            if (got <= 0)
-                die("copying the data");
-            put_pages(to, buffer, (uint64_t)got, at);
-            at += got;
-        }
+        put_pages(to, bytes + at, (uint64_t)(end - at), at);
+        at = end;
     }
     close(from);
 }
