@@ -5,6 +5,7 @@ What is found after a kill is one instant, page by page."""
 
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -224,15 +225,56 @@ def test_the_record_is_given_up_for_a_while(program, shm, kind):
                 process.kill()
 
 
+def cut(heap):
+    """A program of 128 MiB of changed pages, and its settings."""
+    how = {"HEAP": heap, "ROOTS": "pages", "COMMIT": "300ms", "COMMIT_WATCH": 1}
+    return compiled("rounds_cut.c", "-D_GNU_SOURCE"), how
+
+
 def test_rounds_give_way_to_a_fork(program, heap):
     """It waits for the 8 MiB of 128 that are being written, and the next round has the rest."""
     if not has_record(program, heap.with_name("record")):
         pytest.skip("this kernel keeps no record of stores")
-    forks = compiled("rounds_fork.c", "-D_GNU_SOURCE")
-    how = {"HEAP": heap, "ROOTS": "pages", "COMMIT": "300ms", "COMMIT_WATCH": 1}
-    done = run([forks], **how)
+    forks, how = cut(heap)
+    done = run([forks, "fork"], **how)
     assert int(succeeds(done)) < 24 << 20, said(done)
-    assert succeeds(run([forks], **how)) == "0\n"
+    assert succeeds(run([forks, "fork"], **how)) == "0\n"
+
+
+def committer(process):
+    """The thread that makes commits by time."""
+    while process.poll() is None:
+        for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
+            if "pmalloc-commit" in (task / "comm").read_text(encoding="utf-8"):
+                return task
+    raise AssertionError("there is no such thread")
+
+
+def written_at_the_end(ends, how):
+    """How much longer the journal becomes before the program has stopped its commits by time."""
+    longest, journal = 0, how["HEAP"] / "journal"
+    with subprocess.Popen(
+        [ends, "end"], env=environment(True, **how), stdout=subprocess.PIPE, text=True
+    ) as process:
+        task = committer(process)
+        while task.exists():
+            longest = max(longest, journal.stat().st_size)
+        before = int(process.stdout.read())
+    assert process.returncode == 0
+    assert succeeds(run([ends, "end"], **how)) == "0\n"
+    return longest - before
+
+
+def test_rounds_give_way_to_the_end(program, heap):
+    """The program makes its last commit itself, and does not wait for rounds of the one before. On
+    a machine that is busy they may be over when it comes to its end."""
+    if not has_record(program, heap.with_name("record")):
+        pytest.skip("this kernel keeps no record of stores")
+    found = []
+    while len(found) < 5 and min(found, default=1 << 30) >= 24 << 20:
+        ends, how = cut(heap.with_name(f"end{len(found)}"))
+        found.append(written_at_the_end(ends, how))
+    assert min(found) < 24 << 20, found
 
 
 @pytest.mark.parametrize("watch", [1, 1024])

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// rounds_fork   stores to 128 MiB of pages, and forks when a commit has begun to write them. Says
-//               how much longer its journal is when fork() has returned. When it is started once
-//               more: how many pages are wrong
+// rounds_cut fork|end   stores to 128 MiB of pages, and waits until a commit has begun to write
+//                       them. Then it forks, and says how much longer its journal is when fork()
+//                       has returned; or it says how long its journal is, and ends. When it is
+//                       started once more: how many pages are wrong
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -31,20 +32,27 @@ static int check(void) {
     return 0;
 }
 
-int main(void) {
-    if (pages)
-        return check();
-    REQUIRE((pages = calloc(PAGES, PAGE)) != NULL);
-    for (uint64_t page = 0; page < PAGES; page++)
-        *word_of(page) = page + 1;
-    double end = now() + 20;
-    while (journal() < 4 << 20)
-        REQUIRE(now() < end);
+static void give_birth(void) {
     long long before = journal();
     pid_t child = fork();
     if (child == 0)
         _exit(0);
     printf("%lld\n", journal() - before);
     REQUIRE(waitpid(child, NULL, 0) == child);
+}
+
+int main(int argc, char **argv) {
+    if (pages)
+        return check();
+    REQUIRE(argc == 2 && (pages = calloc(PAGES, PAGE)) != NULL);
+    for (uint64_t page = 0; page < PAGES; page++)
+        *word_of(page) = page + 1;
+    double end = now() + 20;
+    while (journal() < 4 << 20)
+        REQUIRE(now() < end);
+    if (strcmp(argv[1], "fork") == 0)
+        give_birth();
+    else
+        printf("%lld\n", journal());
     return 0;
 }
