@@ -9,6 +9,8 @@
 //
 // rounds SECONDS [MODE]   says how far each thread was, stores for so long (0: until it is killed)
 //   storm    four threads, which store to 500 MB of pages a second, as far as the machine goes
+//   sections the same, and 16 stores are a critical section; two threads have one lock. The first
+//            thread says something all the time
 //   churn    beside it, blocks come and go whose pages were stored to
 //   direct   a file is open for direct I/O
 //   passing  the same, but only for 0.3 s
@@ -76,7 +78,8 @@ static void mend(struct area *a, bool toggles) {
     a->made += toggles ? has != (turns & 1) : has == c + 1;
 }
 
-static bool busy, slow;
+static bool busy, slow, locks;
+static pthread_mutex_t lock[MOST / 2];
 
 static void wait_us(uint64_t us) {
     struct pollfd ready = {.fd = STDOUT_FILENO, .events = POLLOUT};
@@ -86,14 +89,28 @@ static void wait_us(uint64_t us) {
         usleep((useconds_t)us);
 }
 
+static void wait_and_say(void) {
+    wait_us(1000);
+    REQUIRE(!locks || write(STDOUT_FILENO, ".", 1) == 1);
+}
+
+static void turn(uint64_t which) {
+    for (unsigned i = 0; i < (slow ? 3008 : 16); i++) {
+        which % 2 ? toggle(&areas[which]) : count(&areas[which]);
+        for (double end = now() + 0.0001; slow && now() < end;) {
+        }
+    }
+}
+
 static void *store(void *number) {
     uint64_t which = (uint64_t)(uintptr_t)number;
-    for (; !over; wait_us(pause_us)) // a commit finds some pages of many
-        for (unsigned i = 0; i < (slow ? 3008 : 16); i++) {
-            which % 2 ? toggle(&areas[which]) : count(&areas[which]);
-            for (double end = now() + 0.0001; slow && now() < end;) {
-            }
-        }
+    for (; !over; wait_us(pause_us)) { // a commit finds some pages of many
+        if (locks)
+            REQUIRE(pthread_mutex_lock(&lock[which / 2]) == 0);
+        turn(which);
+        if (locks)
+            REQUIRE(pthread_mutex_unlock(&lock[which / 2]) == 0);
+    }
     return NULL;
 }
 
@@ -148,7 +165,8 @@ int main(int argc, char **argv) {
     REQUIRE(direct >= 0);
     if (strcmp(mode, "daemon") == 0 && fork() != 0)
         return 0;
-    if (strcmp(mode, "storm") == 0)
+    locks = strcmp(mode, "sections") == 0;
+    if (locks || strcmp(mode, "storm") == 0)
         areas_made = MOST, pages = 16384, pause_us = 400;
     slow = strcmp(mode, "slow") == 0;
     areas_made = slow ? 1 : areas_made;
@@ -172,7 +190,7 @@ int main(int argc, char **argv) {
     if (passing)
         REQUIRE(usleep(300000) == 0 && close(direct) == 0);
     for (end = now() + seconds / 2; seconds == 0 || now() < end;)
-        slow ? (void)usleep(1000) : wait_us(1000);
+        slow ? (void)usleep(1000) : wait_and_say();
     if (strcmp(mode, "record") == 0)
         keep_record();
     for (end = now() + seconds / 2; now() < end;)

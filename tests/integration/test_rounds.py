@@ -75,10 +75,20 @@ def no_less(now, before):
     return all(n >= b for n, b in zip(now, before, strict=True))
 
 
-def killed(program, env, mode, threads=2, after=(0.1, 0.6)):
+def await_pages(process, heap, in_rounds):
+    """Until so many were found that rounds are worth it, in rounds or at instants."""
+    end = time.monotonic() + DEADLINE / 4
+    while (found := pauses(heap))[in_rounds] < 1024:
+        assert process.poll() is None and time.monotonic() < end, found
+        time.sleep(0.05)
+
+
+def killed(program, env, mode, threads=2, after=(0.1, 0.6), until=None):
     command = [program, "0", mode]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         lines = [process.stdout.readline().strip() for _ in range(threads)]
+        if until:
+            until(process, env["PMALLOC_HEAP"])
         time.sleep(random.uniform(*after) * busy())
         process.send_signal(signal.SIGKILL)
     return made(lines, threads)
@@ -111,6 +121,27 @@ def test_killed_in_a_storm(program, heap, memory):
     has memory for a part of that, or for all."""
     env = environment(True, **settings(heap, "20ms", COMMIT_MEMORY=memory, STATS=None))
     kills((KILLS + 2) // 3, program, env, "storm", 4)
+
+
+@pytest.mark.parametrize(
+    "commit, mode, look",
+    [
+        ("100ms", "storm", list),
+        ("idle:100ms", "storm", at_rest),
+        ("100ms", "sections", at_rest),
+        ("output", "sections", at_rest),
+    ],
+)
+def test_killed_in_a_storm_between_operations(program, heap, commit, mode, look):
+    """Four threads at this rate, all of which are in a wait, or in no section, at the instant. Each
+    kill comes after rounds."""
+    record = has_record(program, heap.with_name("record"))
+
+    def until(process, heap):
+        await_pages(process, heap, in_rounds=record)
+
+    env = environment(True, **settings(heap, commit, COMMIT_PATIENCE=5000, STATS=None))
+    kills((KILLS + 2) // 3, program, env, mode, 4, look, after=(0, 0.5), until=until)
 
 
 @pytest.mark.parametrize("watch", ["1", "1024"])
