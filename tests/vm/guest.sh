@@ -61,10 +61,44 @@ commit_work() { # HEAP SEED recover|open TRIGGER MODE
     case "$5" in sections* | serve) export PMALLOC_COMMIT_PATIENCE=5000 ;; esac
     if [ "$5" = serve ]; then
         serve_clients "$1" "$2"
+    elif [ "$5" = storm ]; then
+        work_in_rounds "$1" "$2"
     else
         (preloaded "$1" instants "$5" "$2")
     fi
     echo "ended $?: $(dmesg | grep segfault | tail -n 1)"
+}
+
+# Says again and again how many pages the rounds of a program's commits have found: first ones,
+# second ones, third ones, all others.
+watch_rounds() { # HEAP PID
+    while usleep 300000; do
+        pmalloc-info --follow --interval 0.2 --json "$1" 2>/dev/null | awk -v pid="$2" '
+            $0 ~ "\"owner_pid\":" pid "," && match($0, /"pages_in_rounds":.[0-9,]*/) {
+                pages = substr($0, RSTART + 19, RLENGTH - 19)
+                gsub(",", " ", pages)
+                if (pages != last) print "rounds " pages
+                last = pages
+                fflush()
+            }'
+    done
+}
+
+# There are no rounds while a program has a port open: the kernel might store to its pages for that
+# device. So its lines come through a pipe, and it goes on when the port has them.
+work_in_rounds() { # HEAP SEED
+    heard=$1.heard
+    rm -f "$heard"
+    mkfifo "$heard"
+    {
+        (preloaded "$1" storm run "$2") <"$heard" &
+        worker=$!
+        watch_rounds "$1" "$worker" &
+        wait "$worker"
+    } 2>&1 | while read -r line; do
+        echo "$line"
+        case "$line" in instant* | commit*) echo >&3 ;; esac
+    done 3>"$heard"
 }
 
 # A server, and clients outside of the heap, which say what they are answered.

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Commit mode (instants.c, pipelined.c): after each cut a heap holds exactly one committed instant,
-and none that is older than the last acknowledged one. tests/soak/commit-kills uses the same
-ledger."""
+"""Commit mode (instants.c, pipelined.c, storm.c): after each cut a heap holds exactly one committed
+instant, and none that is older than the last acknowledged one. tests/soak/commit-kills uses the
+same ledger."""
 
 import collections
 import copy
 import random
+import re
 import shutil
 import time
 
@@ -22,9 +23,12 @@ TRIGGERS = {
     "output": ("answer", "check"),
     "sections": ("sections", "checkwait"),  # output
     "pipelined": ("serve", "look"),  # output
+    "storm": ("storm", "check"),  # 100ms
 }
 TIME = ("run", "check")
 SECTIONS = ("sectionsrun", "checkwait")  # sections-TIME
+SETTINGS = {"sections": "output", "pipelined": "output", "storm": "100ms"}
+RECORDS_FROM = (6, 7)  # Linux keeps a record of stores, and commits have rounds
 AT_WORK = ("commit", "said")  # a program that has said this works
 PATIENCE = 240  # a boot that says nothing for so many seconds hangs
 PANICS = 3  # more deaths of the guest's own kernel than these end the run
@@ -33,14 +37,17 @@ PANICS = 3  # more deaths of the guest's own kernel than these end the run
 def setting_of(trigger):
     """PMALLOC_COMMIT."""
     kind, _, time_of = trigger.partition("-")
-    return trigger if kind not in ("sections", "pipelined") else time_of or "output"
+    return time_of or SETTINGS[kind] if kind in SETTINGS else trigger
 
 
 def program_of(trigger):
-    return "pipelined" if trigger == "pipelined" else "instants"
+    kind = trigger.partition("-")[0]
+    return kind if kind in ("pipelined", "storm") else "instants"
 
 
 def modes_of(trigger):
+    if program_of(trigger) == "storm":
+        return TRIGGERS["storm"]
     return TRIGGERS.get(trigger, SECTIONS if trigger.startswith("sections") else TIME)
 
 
@@ -59,6 +66,7 @@ class Ledger:
         self.exact, self.promised = exact, promised
         self.tally = collections.Counter()
         self.rest = ""
+        self.rounds = []  # pages that rounds have found in this boot
         self.forget()
 
     def forget(self):
@@ -81,6 +89,8 @@ class Ledger:
                 self.said(*map(int, rest))
             elif word == "instant":
                 self.instant(list(map(int, rest)))
+            elif word == "rounds":
+                self.rounds = list(map(int, rest))
             elif word == "recover" and rest[:1] != ["0"]:
                 if self.made or "it has no superblock" not in line:  # cut before there was a heap
                     raise Wrong(f"pmalloc-recover: {line}")
@@ -100,6 +110,10 @@ class Ledger:
     def cut(self):
         """The power has failed, or the program was killed: half a line was never said."""
         self.rest, self.kept = "", True
+        self.tally["cuts after rounds"] += any(self.rounds)
+        self.tally["in rounds"] += sum(self.rounds)
+        self.tally["in later rounds"] += sum(self.rounds[1:])
+        self.rounds = []
 
     def commit(self, numbers):
         threads = (len(numbers) - 1) // 2
@@ -148,11 +162,16 @@ class Slot:
         return f"( exec >/dev/port/{port} 2>&1\n{command}\n) &"
 
 
+def kernel_has_record(kernel):
+    return tuple(map(int, re.findall(r"\d+", kernel.version)[:2])) >= RECORDS_FROM
+
+
 class Rig:
     """Boots the guest, cuts its power, and looks at what is left."""
 
     def __init__(self, kernel, base, folder, options):
         self.folder, self.options = folder, options
+        self.keeps_record = kernel_has_record(kernel)
         self.rng = random.Random(f"commit {options.seed} {kernel.version}")
         self.media = [MEDIA[name] for name in PLACES if name in options.media]
         self.slots = self.slots_of(options)
@@ -263,6 +282,10 @@ class Rig:
         """Boots without a cut, until each heap that was at work had its turn."""
         for boot in range(min(self.boots, -(-len(self.options.triggers) // self.programs))):
             self.boot(last=boot)
+        for slot in self.slots if self.keeps_record else ():
+            if program_of(slot.trigger) == "storm" and slot.cuts >= 3:
+                if not slot.ledger.tally["cuts after rounds"]:
+                    raise Wrong(f"{slot.heap}: none of {slot.cuts} cuts came after rounds")
 
     def read(self, files, seen, now):
         """Notes when a medium has said a word for the first time. Returns whether one spoke."""
@@ -305,6 +328,12 @@ class Rig:
         parts = []
         for slot in self.slots:
             t = slot.ledger.tally
+            own = f"{t['commits']} commits of the program's own"
+            if t["cuts after rounds"]:
+                own += (
+                    f", {t['cuts after rounds']} cuts after rounds of {t['in rounds']} pages, "
+                    f"{t['in later rounds']} of them in later ones"
+                )
             extra = {
                 "api": f"{t['of the last acknowledged commit'] + slot.newest} of the last "
                 f"acknowledged commit, {t['commits']} commits",
@@ -312,7 +341,7 @@ class Rig:
                 "output": f"{t['said']} answers promised",
                 "sections": f"{t['said']} answers promised",
                 "pipelined": f"{t['said']} answers promised",
-            }.get(slot.trigger, f"{t['commits']} commits of the program's own")
+            }.get(slot.trigger, own)
             again = f", {t['again']} put off" if t["again"] else ""
             parts.append(
                 f"{slot.medium.name:9}{slot.trigger:9}{slot.cuts:4} cuts, {slot.copies:4} copies, "

@@ -157,7 +157,7 @@ def base_archive(kernel, build, programs=(), modules=None, files=()):
     archive.program("bin/busybox", busybox)
     archive.link("bin/sh", "busybox")
     tools = ("pmalloc-recover", "pmalloc-info", "pmalloc-run")
-    programs_of_ours = ("churn", "instants", "pipelined", "placed", "distant", "pages")
+    programs_of_ours = ("churn", "instants", "pipelined", "storm", "placed", "distant", "pages")
     ours = [f"vm/{name}" for name in programs_of_ours]
     for name in (*tools, *ours, "apps/kvshell"):
         archive.program("bin/" + pathlib.Path(name).name, build / name)
