@@ -94,11 +94,14 @@ def killed(program, env, mode, threads=2, after=(0.1, 0.6), until=None):
     return made(lines, threads)
 
 
-def kills(count, program, env, mode, threads=2, look=list, **more):
-    """At least so many, and until a commit was made that has something of each thread."""
+def kills(count, program, env, mode, threads=2, look=list, after=(0.1, 0.6), **more):
+    """At least so many, and until a commit was made that has something of each thread: each kill
+    that was too early for one lets the next one wait for longer."""
     before = [0] * threads
     for n in range(count + 20):
-        now = look(killed(program, env, mode, threads, **more))
+        patience = max(1, n + 2 - count)
+        waits = [patience * seconds for seconds in after]
+        now = look(killed(program, env, mode, threads, after=waits, **more))
         assert no_less(now, before), "what a commit had is gone"
         before = now
         if n >= count and min(now) > 0:
