@@ -62,12 +62,22 @@ static bool time_is_fine(void) {
     return before && now == before;
 }
 
+// A child of vfork() does not come here.
+static void note_process(void) {
+    static _Atomic uint32_t noted; // its pm_here_number()
+    uint32_t number = pm_here_number();
+    if (number && number == atomic_load_explicit(&noted, memory_order_relaxed))
+        return;
+    pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    atomic_store_explicit(&noted, number, memory_order_relaxed);
+}
+
 bool pm_calls_have_records(void) {
     struct pm_call_record *none = NULL, *fresh;
     if (!record && (fresh = pm_os_reserve(PM_TASKS * sizeof *fresh)) &&
         !atomic_compare_exchange_strong(&record, &none, fresh))
         pm_bare_call(SYS_munmap, (long)fresh, PM_TASKS * sizeof *fresh, 0, 0);
-    pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    note_process();
     return record != NULL;
 }
 

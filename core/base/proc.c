@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "here.h"
 #include "looker.h"
 #include "mappings.h"
 #include "os.h"
@@ -33,6 +34,7 @@ static struct kept root = {.fd = -1}; // /proc: "self" in it is whoever asks, a 
 static struct kept kept[PM_PROC_KEPT];
 _Atomic bool pm_proc_no_detour;
 static pid_t keeper;                    // the process that the others are about
+static _Atomic uint32_t keepers_number; // its pm_here_number(), once it was asked for its id
 static _Atomic int taken[PM_PROC_KEPT]; // the list has one place in it, so one thread at a time
 
 static bool is_ours(const struct kept *k) { return pm_os_fd_is(k->fd, k->dev, k->ino); }
@@ -187,8 +189,20 @@ ssize_t pm_proc_text(const char *path, char *text, size_t size) {
     return got;
 }
 
+// A child of vfork() has the keeper's memory, of which the others tell, but threads of its own.
+static bool is_of_keeper(enum pm_proc_kept what) {
+    uint32_t number = pm_here_number();
+    bool same = number && number == atomic_load_explicit(&keepers_number, memory_order_relaxed);
+    if (same && what != PM_PROC_TASKS)
+        return true;
+    if (keeper != getpid())
+        return false;
+    atomic_store_explicit(&keepers_number, number, memory_order_relaxed);
+    return true;
+}
+
 static bool have(enum pm_proc_kept what) {
-    return keeper == getpid() && is_ours(&kept[what]) &&
+    return is_of_keeper(what) && is_ours(&kept[what]) &&
            !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed);
 }
 
