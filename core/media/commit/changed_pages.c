@@ -35,32 +35,39 @@
 // have made it with 511 others for one store.
 #define UNREAD 4096u
 
+// What a page belongs to.
+struct of {
+    unsigned file;
+    char *start;     // where its first byte would be
+    uint64_t length; // under the last commit: it has no bytes beyond
+};
+
 static struct looking {
     struct pm_journal *journal;
     struct pm_commit_cost *cost;
     bool drop;
     bool live;       // a round: other threads run
     bool left;       // in a round: pages that could not be looked at
+    bool waits;      // short runs of all files are copied by one call
     unsigned unread; // how many more may go unread
     int pagemap;     // of pm_own_open()
-    // The file.
-    unsigned file;
-    char *start;                 // where its first byte would be
-    uint64_t length;             // under the last commit: it has no bytes beyond
+    struct of of;
     const char *copy;            // its copy in memory, or NULL
     bool part;                   // of a fixed medium
     uint64_t hole_from, hole_to; // where the file was found to have no data
 } looking;
 
 static char *file_buffer, *gathered_buffer; // STRIDE pages each
+static struct of *gathered_of;              // STRIDE
 static pid_t self;
 
 bool pm_changed_prepare(void) {
     self = getpid();
     file_buffer = file_buffer ? file_buffer : pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     gathered_buffer = gathered_buffer ? gathered_buffer : pm_own_reserve(STRIDE * PM_PAGE_SIZE);
+    gathered_of = gathered_of ? gathered_of : pm_own_reserve(STRIDE * sizeof *gathered_of);
     pm_inherited_ends(PM_INHERITED_PROCESS_MADVISE); // the first answer takes a while
-    return file_buffer && gathered_buffer;
+    return file_buffer && gathered_buffer && gathered_of;
 }
 
 void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
@@ -70,28 +77,33 @@ void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
         .cost = cost,
         .drop = when == PM_CHANGED_INSTANT_DROP,
         .live = when == PM_CHANGED_ROUND,
+        .waits = when == PM_CHANGED_INSTANT,
         .unread = when == PM_CHANGED_AFTER || pm_own_way == PM_OWN_ALL ? 0 : UNREAD,
         .pagemap = when == PM_CHANGED_AFTER ? -1 : pm_own_open()};
 }
 
-bool pm_changed_end(void) {
-    pm_own_close(looking.pagemap);
-    pm_careful_end();
-    return !looking.left;
-}
-
 // ---- what the file has --------------------------------------------------------------------------
+
+static void look_into(const struct of *of) {
+    if (of->file != looking.of.file)
+        looking.hole_from = looking.hole_to = 0;
+    looking.of = *of;
+    looking.part = pm_journal_part(of->file);
+    looking.copy = of->file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
+                       ? pm_work_bytes(&pm_heap.shard[of->file / PM_JOURNAL_MEMBERS])
+                       : NULL;
+}
 
 // Beyond its end a file has zeroes. A fixed medium that was not empty may have anything where data
 // are written first.
 static bool is_known(uint64_t end) {
-    return end <= looking.length || looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA ||
+    return end <= looking.of.length || looking.of.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA ||
            pm_heap_fresh_is_zero();
 }
 
 // NULL: it cannot be read, or is not known.
 static const char *read_file(uint64_t at, size_t len) {
-    uint64_t there = at < looking.length ? looking.length - at : 0;
+    uint64_t there = at < looking.of.length ? looking.of.length - at : 0;
     if (looking.copy)
         return looking.copy + at;
     if (!is_known(at + len))
@@ -99,7 +111,7 @@ static const char *read_file(uint64_t at, size_t len) {
     if (there < len)
         memset(file_buffer + there, 0, len - there);
     bool good = there == 0 ||
-                pm_journal_files.read(looking.file, file_buffer, there < len ? there : len, at);
+                pm_journal_files.read(looking.of.file, file_buffer, there < len ? there : len, at);
     return good ? file_buffer : NULL;
 }
 
@@ -110,10 +122,10 @@ static bool is_in_hole(uint64_t at) {
     if (looking.copy || !is_known(end) ||
         atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
         return false;
-    if (at >= looking.length || (at >= looking.hole_from && end <= looking.hole_to))
+    if (at >= looking.of.length || (at >= looking.hole_from && end <= looking.hole_to))
         return true;
     looking.hole_from = at;
-    looking.hole_to = pm_journal_next_data(looking.file, at);
+    looking.hole_to = pm_journal_next_data(looking.of.file, at);
     return end <= looking.hole_to;
 }
 
@@ -199,7 +211,7 @@ static bool is_empty(const char *page) {
 }
 
 static enum page_is same_or_had(struct row *r, size_t from) {
-    return pm_sums_taken(looking.file, (r->offset + from) / PM_PAGE_SIZE) ? HAD : SAME;
+    return pm_sums_taken(looking.of.file, (r->offset + from) / PM_PAGE_SIZE) ? HAD : SAME;
 }
 
 // A data file that was cut, and is long again, has zeroes there. So have the sums: the space was
@@ -207,7 +219,7 @@ static enum page_is same_or_had(struct row *r, size_t from) {
 // the sums say is what the files have durably.
 static enum page_is compare(struct row *r, size_t from) {
     const char *page = r->bytes + from;
-    switch (pm_sums_ask(looking.file, (r->offset + from) / PM_PAGE_SIZE, page)) {
+    switch (pm_sums_ask(looking.of.file, (r->offset + from) / PM_PAGE_SIZE, page)) {
     case PM_SUM_SAME:
         return same_or_had(r, from);
     case PM_SUM_OTHER:
@@ -219,7 +231,7 @@ static enum page_is compare(struct row *r, size_t from) {
     if (empty && is_in_hole(r->offset + from))
         return SAME;
     if (!empty && !looking.copy && looking.unread &&
-        looking.file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA) {
+        looking.of.file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA) {
         looking.unread--;
         return DIFFERS;
     }
@@ -230,8 +242,8 @@ static enum page_is compare(struct row *r, size_t from) {
 static enum page_is compare_and_take(struct row *r, size_t from) {
     uint64_t page = (r->offset + from) / PM_PAGE_SIZE;
     enum page_is is = compare(r, from);
-    if (is == DIFFERS && !pm_sums_taken(looking.file, page))
-        pm_sums_take(looking.file, page, 1, r->bytes + from);
+    if (is == DIFFERS && !pm_sums_taken(looking.of.file, page))
+        pm_sums_take(looking.of.file, page, 1, r->bytes + from);
     return is;
 }
 
@@ -246,7 +258,7 @@ static enum page_is look_at_page(struct row *r, size_t from) {
 
 // Copied pages whose contents are `bytes`: those that differ go to the journal.
 static void look_at_pages(char *at, const char *bytes, size_t len) {
-    struct row r = {.bytes = bytes, .len = len, .offset = (uint64_t)(at - looking.start)};
+    struct row r = {.bytes = bytes, .len = len, .offset = (uint64_t)(at - looking.of.start)};
     enum page_is is = look_at_page(&r, 0), next = is;
     for (size_t from = 0, to; from < len; from = to, is = next) {
         for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
@@ -256,9 +268,9 @@ static void look_at_pages(char *at, const char *bytes, size_t len) {
         if (is == SAME)
             drop(at + from, to - from);
         else if (is == ZEROES)
-            pm_journal_add_zeroes(looking.journal, looking.file, first, pages);
+            pm_journal_add_zeroes(looking.journal, looking.of.file, first, pages);
         else if (is == DIFFERS)
-            pm_journal_add_pages(looking.journal, looking.file, first, bytes + from, pages);
+            pm_journal_add_pages(looking.journal, looking.of.file, first, bytes + from, pages);
     }
 }
 
@@ -292,14 +304,20 @@ static size_t copy_gathered(void) {
 }
 
 static void look_at_gathered(void) {
+    if (!gathered_runs)
+        return;
     size_t copied = copy_gathered(), before = 0;
-    for (size_t i = 0; i < gathered_runs; before += gathered[i++].iov_len)
+    struct of of = looking.of;
+    for (size_t i = 0; i < gathered_runs; before += gathered[i++].iov_len) {
+        look_into(&gathered_of[i]);
         if (before + gathered[i].iov_len <= copied)
             look_at_pages(gathered[i].iov_base, gathered_buffer + before, gathered[i].iov_len);
         else if (looking.live)
             looking.left = true;
         else
             look_at_stride(gathered[i].iov_base, gathered[i].iov_len);
+    }
+    look_into(&of);
     gathered_runs = 0;
     gathered_bytes = 0;
 }
@@ -307,8 +325,24 @@ static void look_at_gathered(void) {
 static void gather(char *at, size_t len) {
     if (gathered_bytes + len > STRIDE * PM_PAGE_SIZE)
         look_at_gathered();
+    gathered_of[gathered_runs] = looking.of;
     gathered[gathered_runs++] = (struct iovec){at, len};
     gathered_bytes += len;
+}
+
+// What may be given back is, file by file: the caller asks after each how much that was.
+static void end_look(void) {
+    if (looking.waits)
+        return;
+    look_at_gathered();
+    drop_gathered();
+}
+
+bool pm_changed_end(void) {
+    look_at_gathered();
+    pm_own_close(looking.pagemap);
+    pm_careful_end();
+    return !looking.left;
 }
 
 static void look_at_part(char *at, size_t len) {
@@ -334,22 +368,38 @@ static void look_at_run(char *at, size_t len, void *arg) {
         look_at_part(pm_heap_at(offset), len);
 }
 
-static void look_into(unsigned file, char *start, uint64_t length) {
-    looking.file = file;
-    looking.start = start;
-    looking.length = length;
-    looking.part = pm_journal_part(file);
-    looking.hole_from = looking.hole_to = 0;
-    looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
-                       ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
-                       : NULL;
+void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length) {
+    look_into(&(struct of){file, at - offset, length});
+    pm_own_pages_by(looking.pagemap, at, len, look_at_run, NULL);
+    end_look();
 }
 
-void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length) {
-    look_into(file, at - offset, length);
-    pm_own_pages_by(looking.pagemap, at, len, look_at_run, NULL);
-    look_at_gathered();
-    drop_gathered();
+struct pieces {
+    const struct pm_changed_piece *piece;
+    size_t count;
+    unsigned file;
+    uint64_t length;
+};
+
+static void look_at_run_of_pieces(char *at, size_t len, void *pieces) {
+    const struct pieces *p = pieces;
+    for (size_t i = 0; i < p->count; i++) {
+        char *from = p->piece[i].at, *end = from + p->piece[i].len;
+        look_into(&(struct of){p->file, from - p->piece[i].offset, p->length});
+        from = at > from ? at : from;
+        end = at + len < end ? at + len : end;
+        if (from < end)
+            look_at_run(from, (size_t)(end - from), NULL);
+    }
+}
+
+void pm_changed_look_pieces(unsigned file, const struct pm_changed_piece *piece, size_t count,
+                            uint64_t length) {
+    struct pieces pieces = {piece, count, file, length};
+    const struct pm_changed_piece *last = &piece[count - 1];
+    pm_own_pages_by(looking.pagemap, piece->at, (size_t)(last->at + last->len - piece->at),
+                    look_at_run_of_pieces, &pieces);
+    end_look();
 }
 
 bool pm_changed_find_stored(unsigned file, char *at, size_t len) {
@@ -358,10 +408,9 @@ bool pm_changed_find_stored(unsigned file, char *at, size_t len) {
 
 void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from,
                             uint64_t to) {
-    look_into(file, start, length);
+    look_into(&(struct of){file, start, length});
     pm_stored_each(file, looking.pagemap, from, to, look_at_run, NULL);
-    look_at_gathered();
-    drop_gathered();
+    end_look();
 }
 
 static void look_at_copies(char *at, size_t len, void *copies) {
@@ -374,7 +423,7 @@ static void look_at_copies(char *at, size_t len, void *copies) {
 
 void pm_changed_look_copied(unsigned file, char *start, uint64_t length, const char **copies,
                             uint64_t to) {
-    look_into(file, start, length);
+    look_into(&(struct of){file, start, length});
     pm_stored_part(file, 0, to, look_at_copies, copies);
 }
 
@@ -383,7 +432,7 @@ void pm_changed_look_copied(unsigned file, char *start, uint64_t length, const c
 #define SPAN ((uint64_t)512 * PM_PAGE_SIZE) // looked at in one call
 
 static bool is_had(const char *at) {
-    return pm_sums_taken(looking.file, (uint64_t)(at - looking.start) / PM_PAGE_SIZE);
+    return pm_sums_taken(looking.of.file, (uint64_t)(at - looking.of.start) / PM_PAGE_SIZE);
 }
 
 static void drop_rest(char *at, size_t len, void *arg) {
@@ -399,7 +448,7 @@ static void drop_rest(char *at, size_t len, void *arg) {
 
 uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end,
                               uint64_t until) {
-    look_into(file, start, end);
+    look_into(&(struct of){file, start, end});
     do {
         uint64_t part = end - from < SPAN ? end - from : SPAN;
         bool told = looking.drop &&
@@ -442,6 +491,7 @@ void pm_changed_zeroes(const struct pm_emptied *e) {
         end = s->data.size > from ? s->data.size : from;
     uint64_t used = s->frontier < end ? s->frontier : end;
     used = used > from ? used : from;
+    look_at_gathered();
     zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from, end,
                                pm_heap_at(s->offset)};
     pm_own_pages_by(looking.pagemap, pm_heap_at(e->offset), used - from, step_over, NULL);

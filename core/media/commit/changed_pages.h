@@ -41,6 +41,15 @@ void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
 // Of the file, [at, at + len) is mapped from `offset` on. Under the last commit it has `length`
 // bytes, and no bytes beyond.
 void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length);
+// The same of pieces of a file, in the order of their addresses, that lie near each other: one
+// question serves for all.
+struct pm_changed_piece {
+    char *at;
+    size_t len;
+    uint64_t offset;
+};
+void pm_changed_look_pieces(unsigned file, const struct pm_changed_piece *piece, size_t count,
+                            uint64_t length);
 // Finds what was stored to since the last time (pm_stored_find()).
 bool pm_changed_find_stored(unsigned file, char *at, size_t len);
 // pm_changed_look() of the pages that were found in the file, whose first byte is at `start`; of

@@ -47,11 +47,7 @@ static struct commit {
     char *buffer;                      // STRIDE pages
     bool force, amid;                  // the next one
 
-    struct root {
-        char *at;
-        size_t len;
-        uint64_t offset;
-    } root[PM_ROOT_MAX];
+    struct pm_changed_piece root[PM_ROOT_MAX];
     unsigned roots;
 
     // What pm_commit_whole_roots() has said, until a commit has it.
@@ -80,7 +76,7 @@ static struct commit {
 
 void pm_commit_add_root(void *at, size_t len, uint64_t offset) {
     if (commit.roots < PM_ROOT_MAX) // there are no more parts of roots than that
-        commit.root[commit.roots++] = (struct root){at, len, offset};
+        commit.root[commit.roots++] = (struct pm_changed_piece){at, len, offset};
 }
 
 void pm_commit_forget_roots(void) { commit.roots = 0; }
@@ -160,19 +156,36 @@ static bool add_images(uint64_t at, uint64_t len) {
     return good;
 }
 
+// To look at the pages between two roots takes less than another call.
+#define NEAR (256 * (size_t)PM_PAGE_SIZE)
+#define NEAR_MOST 16u // as each copied page is held against each of them
+
+// How many roots, from this one on, lie near each other.
+static unsigned roots_near(unsigned first) {
+    unsigned i = first + 1;
+    for (; i < commit.roots && i < first + NEAR_MOST; i++) {
+        uintptr_t end = (uintptr_t)commit.root[i - 1].at + commit.root[i - 1].len;
+        if ((uintptr_t)commit.root[i].at - end > NEAR) // before it, too
+            break;
+    }
+    return i - first;
+}
+
 // False, with errno: an image that the commit must have cannot be read.
 static bool look_at_roots(void) {
     const unsigned file = pm_journal_file(PM_JOURNAL_ROOTS, 0);
     bool good =
         !commit.whole_roots.wanted || add_images(commit.whole_roots.offset, commit.whole_roots.len);
     int error = errno;
-    for (unsigned i = 0; i < commit.roots; i++)
+    for (unsigned i = 0, more; i < commit.roots; i += more) {
+        const struct pm_changed_piece *root = &commit.root[i];
+        more = commit.whole_roots.wanted ? 1 : roots_near(i);
         if (commit.whole_roots.wanted)
-            pm_journal_add_pages(&commit.journal, file, commit.root[i].offset / PM_PAGE_SIZE,
-                                 commit.root[i].at, commit.root[i].len / PM_PAGE_SIZE);
+            pm_journal_add_pages(&commit.journal, file, root->offset / PM_PAGE_SIZE, root->at,
+                                 root->len / PM_PAGE_SIZE);
         else
-            pm_changed_look(file, commit.root[i].at, commit.root[i].len, commit.root[i].offset,
-                            commit.length[file]);
+            pm_changed_look_pieces(file, root, more, commit.length[file]);
+    }
     errno = error;
     return good;
 }
