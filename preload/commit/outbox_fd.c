@@ -74,6 +74,8 @@ static bool is_still(const struct pm_outbox_fd *to) {
 #define HALF 2
 // Of an empty buffer.
 #define SHARE 4
+// No buffer is smaller: socket(7) says 2048 bytes, which the kernel doubles.
+#define LEAST 4096
 
 static size_t buffer(const struct pm_outbox_fd *to) {
     int size = option(to->fd, SO_SNDBUF);
@@ -90,9 +92,11 @@ static bool fits(const struct pm_outbox_fd *to, struct pm_outbox_waiting waiting
     size_t all = waiting.bytes + len, size;
     if (!to->socket)
         return all <= SURE;
+    size_t wanted = all + (waiting.calls + 1) * OF_CALL;
+    if (wanted <= LEAST / HALF)
+        return true;
     size = buffer(to);
-    return all + (waiting.calls + 1) * OF_CALL <= size / HALF &&
-           (all <= SURE || is_empty(to, all, size));
+    return wanted <= size / HALF && (all <= SURE || is_empty(to, all, size));
 }
 
 // More than POLLOUT says that the call would fail.

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -232,6 +233,33 @@ static void bad_arguments(void) {
     errno = 77;
     say("good", write(ours, "x", 1));
     say("errno", errno);
+}
+
+// Blocks of the heap, and what else may be said with them in one call; a page of one cannot be read
+// for a while.
+static void from_blocks(void) {
+    enum { PAGE = 4096 };
+    char *page = aligned_alloc(PAGE, 2 * PAGE), *small = malloc(8), local[] = "local", got[64];
+    struct iovec *v = malloc(2 * sizeof *v);
+    if (!page || !small || !v)
+        exit(9);
+    memset(page, 'p', 2 * PAGE);
+    strcpy(small, "small");
+    v[0] = (struct iovec){small, 5};
+    v[1] = (struct iovec){local, 5};
+    say("block", write(ours, small, 5));
+    say("blocks", writev(ours, v, 2));
+    say("across", write(ours, page + PAGE - 2, 4));
+    mprotect(page, PAGE, PROT_NONE);
+    say("hidden", write(ours, page, 4));
+    say("beside", write(ours, page + PAGE, 4));
+    mprotect(page, PAGE, PROT_READ | PROT_WRITE);
+    say("shown", write(ours, page, 4));
+    strcpy(small, "later");
+    poll(NULL, 0, 20);
+    memset(got, 0, sizeof got);
+    say("read", read(theirs, got, sizeof got - 1));
+    puts(got);
 }
 
 // Bytes until it would block, and all of them come.
@@ -483,6 +511,7 @@ static const struct way ways[] = {
     {"other_end_is_gone", other_end_is_gone},
     {"other_end_goes", other_end_goes},
     {"bad_arguments", bad_arguments},
+    {"from_blocks", from_blocks},
     {"full", full},
     {"waiting_bytes", waiting_bytes},
     {"shut_by_itself", shut_by_itself},

@@ -25,7 +25,7 @@ CLIENTS, TURNS = 40, 10
 # later than a plain program's: after an answer that waited, not before it.
 WAYS = (
     "to_another by_close by_number by_dup2 by_fclose by_closefrom by_copy by_fork by_exec by_exit "
-    "by_leave at_the_end bad_arguments full never_waits handler by_freopen to_be_read"
+    "by_leave at_the_end bad_arguments from_blocks full never_waits handler by_freopen to_be_read"
 ).split()
 OF_SOCKETS = (
     "all_calls descriptor_after by_shutdown waiting_bytes spins "
