@@ -159,6 +159,7 @@ $(BUILD)/kernel/%:
 # name and an ending.
 $(BUILD)/first.options: preload/first
 	@mkdir -p $(@D)
+	@$(READELF) --version > /dev/null
 	@awk '/^#/ { next } /^\[/ { into = substr($$1, 2, length($$1) - 2); next } \
 		into == ".data1" { m = split(".data./.data.rel./.data.rel.local.", from, "/"); \
 			for (i = 1; i <= NF; i++) { \

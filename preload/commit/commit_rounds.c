@@ -23,7 +23,7 @@
 #define ROUNDS_MOST 12u
 #define VAIN_MOST 2u
 #define SOON_MS 20u   // in which little is copied: each page costs the program a fault
-#define SOME 8192u    // pages, for which memory is made ready before the last round
+#define SOME 4096u    // pages, for which memory is made ready before the last round
 #define TIMES_MOST 2u // pages of the first round, in the journal: it takes room on the medium
 
 #define CUTS_MOST 64u // before one instant; each time the rounds are 8 MiB further
@@ -103,11 +103,13 @@ static bool make_rounds(void) {
         looked = make_round(i, count);
         if (looked == PM_ROUNDS_CUT)
             return false;
+        if (!looked)
+            return true;
         vain += looked > last / 4 * 3;
         most = i ? most : TIMES_MOST * pm_commit_in_rounds() + LITTLE;
         bool over = looked < LITTLE || vain == VAIN_MOST || pm_commit_in_rounds() > most;
         bool ready = (over || looked < SOME) && pm_commit_ready(2 * looked + LITTLE);
-        if (!looked || (over && ready))
+        if (over && ready)
             return true;
     }
     return true;

@@ -16,8 +16,6 @@
 #include "base/own_memory.h"
 #include "base/proc.h"
 #include "commits.h"
-#include "media/backing/marks.h"
-#include "media/heap.h"
 #include "outbox_fd.h"
 
 #define BYTES ((size_t)256 << 10)
@@ -99,36 +97,13 @@ struct pieces {
     size_t count, len;
 };
 
-// Whether a load there cannot fail: what is in use of the heap, where the program has neither
-// mapped nor protected anything. A block that holds what the program says is in use, so its shard
-// stays at least as long.
-static bool is_in_heap(const struct iovec *piece) {
-    uint64_t offset = pm_heap_offset(piece->iov_base);
-    if (offset >= pm_range || pm_marks_any())
-        return false;
-    const struct pm_shard *s = pm_shard_at(offset);
-    uint64_t used = __atomic_load_n(&s->frontier, __ATOMIC_RELAXED), at = offset - s->offset;
-    return at < used && piece->iov_len <= used - at;
-}
-
-static bool are_in_heap(const struct iovec *from, size_t count) {
-    size_t i = 0;
-    while (i < count && is_in_heap(&from[i]))
-        i++;
-    return i == count;
-}
-
-// Elsewhere the kernel copies: an address of the program's may be wrong, and then its call is to
-// say so. Who takes answers is the owner.
+// The kernel copies: an address of the program's may be wrong, and then its call is to say so. Who
+// takes answers is the owner.
 static bool load(void *to, size_t len, const struct iovec *from, size_t count) {
     const struct iovec here = {to, len};
     pid_t self = atomic_load_explicit(&box.owner, memory_order_relaxed);
-    if (!are_in_heap(from, count))
-        return !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed) &&
-               syscall(SYS_process_vm_readv, self, &here, 1, from, count, 0L) == (long)len;
-    for (char *at = to; count; at += from->iov_len, from++, count--)
-        memcpy(at, from->iov_base, from->iov_len);
-    return true;
+    return !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed) &&
+           syscall(SYS_process_vm_readv, self, &here, 1, from, count, 0L) == (long)len;
 }
 
 static bool load_vector(const struct iovec *vector, size_t count, struct pieces *out) {

@@ -74,7 +74,8 @@ static bool is_still(const struct pm_outbox_fd *to) {
 #define HALF 2
 // Of an empty buffer.
 #define SHARE 4
-// No buffer is smaller: socket(7) says 2048 bytes, which the kernel doubles.
+// No program makes a buffer smaller: socket(7) says 2048 bytes, which the kernel doubles. Where the
+// system's default for new sockets is smaller, what leaves may wait for the peer.
 #define LEAST 4096
 
 static size_t buffer(const struct pm_outbox_fd *to) {

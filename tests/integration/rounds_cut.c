@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // rounds_cut fork|end   stores to 128 MiB of pages, and waits until a commit has begun to write
-//                       them. Then it forks, and says how much longer its journal is when fork()
-//                       has returned; or it says how long its journal is, and ends. When it is
+//                       them. Then it forks, and says how long its journal is before fork() and
+//                       after it; or it says how long its journal is, and ends. When it is
 //                       started once more: how many pages are wrong
 #include <stdint.h>
 #include <sys/stat.h>
@@ -37,7 +37,7 @@ static void give_birth(void) {
     pid_t child = fork();
     if (child == 0)
         _exit(0);
-    printf("%lld\n", journal() - before);
+    printf("%lld %lld\n", before, journal());
     REQUIRE(waitpid(child, NULL, 0) == child);
 }
 

@@ -3,6 +3,7 @@
 """Commits of many copied pages: in rounds while the program runs, by the kernel's record of stores.
 What is found after a kill is one instant, page by page."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -13,7 +14,19 @@ import subprocess
 import time
 
 import pytest
-from conftest import BUILD, DEADLINE, busy, compiled, environment, linked, run, said, succeeds, tool
+from conftest import (
+    BUILD,
+    DEADLINE,
+    busy,
+    compiled,
+    environment,
+    linked,
+    needs,
+    run,
+    said,
+    succeeds,
+    tool,
+)
 from test_copies import file_system
 
 KILLS = int(os.environ.get("ROUNDS_KILLS", "2"))
@@ -86,11 +99,13 @@ def await_pages(process, heap, in_rounds):
 def killed(program, env, mode, threads=2, after=(0.1, 0.6), until=None):
     command = [program, "0", mode]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
-        lines = [process.stdout.readline().strip() for _ in range(threads)]
-        if until:
-            until(process, env["PMALLOC_HEAP"])
-        time.sleep(random.uniform(*after) * busy())
-        process.send_signal(signal.SIGKILL)
+        try:
+            lines = [process.stdout.readline().strip() for _ in range(threads)]
+            if until:
+                until(process, env["PMALLOC_HEAP"])
+            time.sleep(random.uniform(*after) * busy())
+        finally:
+            process.kill()
     return made(lines, threads)
 
 
@@ -209,6 +224,21 @@ def test_it_can_be_turned_off(program, place):
     assert in_rounds(done) == 0
 
 
+def test_without_rounds_no_memory_is_made_ready(program, heap):
+    """Each commit made some for copies of its instant, and gave all of the journal's back."""
+    calls = heap.with_name("calls")
+    env = environment(True, **settings(heap, COMMIT_WATCH=0))
+    preload = env.pop("LD_PRELOAD")
+    traced = [needs("strace"), "-f", "-qq", "-e", "trace=madvise", "-o", calls]
+    traced += ["-E", f"LD_PRELOAD={preload}", program, "1"]
+    done = subprocess.run(traced, env=env, capture_output=True, text=True, check=True)
+    made(done.stdout.splitlines())
+    commits = int(re.search(r"commits: (\d+) of", done.stderr)[1])
+    given_back = re.findall(r"madvise\(\w+, (\d+), MADV_DONTNEED\)", calls.read_text())
+    large = [size for size in given_back if int(size) > 64 << 20]  # one is after the first commit
+    assert commits > 4 and len(large) < commits / 2, (commits, given_back)
+
+
 def test_pages_that_the_kernel_may_store_to(program, place):
     """Rounds rest: such a store would leave no trace in the record."""
     done = run([program, 0.5, "direct"], **settings(place))
@@ -269,23 +299,28 @@ def test_rounds_give_way_to_a_fork(program, heap):
     """It waits for the 8 MiB of 128 that are being written, and the next round has the rest."""
     if not has_record(program, heap.with_name("record")):
         pytest.skip("this kernel keeps no record of stores")
-    forks, how = cut(heap)
-    done = run([forks, "fork"], **how)
-    assert int(succeeds(done)) < 24 << 20, said(done)
-    assert succeeds(run([forks, "fork"], **how)) == "0\n"
+    for n in range(5):  # on a machine that is busy fork() may come too late
+        forks, how = cut(heap.with_name(f"fork{n}"))
+        before, after = map(int, succeeds(run([forks, "fork"], **how)).split())
+        assert succeeds(run([forks, "fork"], **how)) == "0\n"
+        if before < 32 << 20:
+            break
+    assert before < 32 << 20 and before <= after < before + (24 << 20)
 
 
 def committer(process):
     """The thread that makes commits by time."""
     while process.poll() is None:
         for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
-            if "pmalloc-commit" in (task / "comm").read_text(encoding="utf-8"):
-                return task
+            with contextlib.suppress(OSError):
+                if "pmalloc-commit" in (task / "comm").read_text(encoding="utf-8"):
+                    return task
     raise AssertionError("there is no such thread")
 
 
 def written_at_the_end(ends, how):
-    """How much longer the journal becomes before the program has stopped its commits by time."""
+    """How much longer the journal becomes before the program has stopped its commits by time. None:
+    the program came to its end when most of it was written, or nobody has looked meanwhile."""
     longest, journal = 0, how["HEAP"] / "journal"
     with subprocess.Popen(
         [ends, "end"], env=environment(True, **how), stdout=subprocess.PIPE, text=True
@@ -296,7 +331,7 @@ def written_at_the_end(ends, how):
         before = int(process.stdout.read())
     assert process.returncode == 0
     assert succeeds(run([ends, "end"], **how)) == "0\n"
-    return longest - before
+    return longest - before if before < 32 << 20 and before <= longest else None
 
 
 def test_rounds_give_way_to_the_end(program, heap):
@@ -305,10 +340,10 @@ def test_rounds_give_way_to_the_end(program, heap):
     if not has_record(program, heap.with_name("record")):
         pytest.skip("this kernel keeps no record of stores")
     found = []
-    while len(found) < 5 and min(found, default=1 << 30) >= 24 << 20:
+    while len(found) < 5 and all(more is None or more >= 24 << 20 for more in found):
         ends, how = cut(heap.with_name(f"end{len(found)}"))
         found.append(written_at_the_end(ends, how))
-    assert min(found) < 24 << 20, found
+    assert found[-1] is not None and found[-1] < 24 << 20, found
 
 
 @pytest.mark.parametrize("watch", [1, 1024])

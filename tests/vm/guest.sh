@@ -95,9 +95,10 @@ work_in_rounds() { # HEAP SEED
         worker=$!
         watch_rounds "$1" "$worker" &
         wait "$worker"
+        echo "ended $?"
     } 2>&1 | while read -r line; do
         echo "$line"
-        case "$line" in instant* | commit*) echo >&3 ;; esac
+        case "$line" in instant* | commit*) echo >&3 ;; ended*) break ;; esac
     done 3>"$heard"
 }
 

@@ -61,7 +61,7 @@ static struct commit {
     bool undroppable;    // when copies could last be dropped, the caller did not allow it
     // Bytes of the journal's memory that may have been stored to: from its start; up to its end.
     size_t ready, ready_copies;
-    uint64_t awaited; // copies at the instant
+    uint64_t awaited; // copies at the instant, at most
 
     // The commit that is being made.
     struct {
@@ -118,7 +118,7 @@ static void keep_ready(void) {
     struct pm_journal *j = &commit.journal;
     size_t pages = commit.taken.rounds ? 0 : j->pages;
     size_t copies = commit.taken.rounds ? commit.awaited : 0;
-    size_t low = FEW + 2 * pages * PM_PAGE_SIZE, high = 2 * copies * PM_PAGE_SIZE;
+    size_t low = FEW + 2 * pages * PM_PAGE_SIZE, high = copies * PM_PAGE_SIZE;
     commit.ready = larger(commit.ready, j->reached);
     j->reached = 0;
     if ((!pages && !copies) || low + high >= j->room ||
@@ -132,7 +132,7 @@ static void keep_ready(void) {
 
 bool pm_commit_ready(uint64_t pages) {
     size_t room = commit.journal.room, most = room - at_most(FEW);
-    commit.awaited = pages;
+    commit.awaited = larger(commit.awaited, pages);
     size_t wanted = pages * PM_PAGE_SIZE < most ? pages * PM_PAGE_SIZE : most;
     volatile char *end = (char *)commit.journal.first + room;
     bool ready = wanted <= commit.ready_copies;

@@ -264,20 +264,39 @@ static void look_at_file(unsigned file, char *at, uint64_t length) {
     pm_changed_look(file, at, length, 0, rounds.length[file]);
 }
 
+// Begins with the file that comes next: first those from there on, then those before it.
+static struct {
+    uint64_t until;
+    unsigned first, next;
+    bool again;
+} drops;
+
 // What was not stored to since the last look is as the last commit left it, or in this one. It is
 // given back before the record begins anew: then it would not name what is copied now.
-#define DROP_NS ((uint64_t)250000) // the threads are held
-static uint64_t drop_until;
 static void drop_rest_of(unsigned file, char *at, uint64_t length) {
     uint64_t *from = &rounds.drop_at[file];
-    *from = pm_changed_drop_rest(file, at, *from < length ? *from : 0, length, drop_until);
+    if ((file < drops.first) != drops.again || pm_os_now_ns() >= drops.until)
+        return;
+    *from = pm_changed_drop_rest(file, at, *from < length ? *from : 0, length, drops.until);
+    drops.next = *from < length ? file : file + 1;
+}
+
+// The threads are held meanwhile.
+#define DROP_NS ((uint64_t)100000)
+
+static void drop_rest(void) {
+    drops.until = pm_os_now_ns() + DROP_NS;
+    drops.first = drops.next;
+    for (unsigned i = 0; i < 2; i++) {
+        drops.again = i;
+        each_mapped(drop_rest_of);
+    }
 }
 
 static bool find_in_all(void) {
     if (!is_watching(false))
         return false;
-    drop_until = pm_os_now_ns() + DROP_NS;
-    each_mapped(drop_rest_of);
+    drop_rest();
     begin_look();
     each_mapped(find_in);
     return !rounds.failed && misses_nothing();
