@@ -260,6 +260,30 @@ def children_of(pid):
     return [int(n) for text in texts for n in text.split() if runs(n)]
 
 
+def status(pid, thread, field):
+    text = pathlib.Path(f"/proc/{pid}/task/{thread}/status").read_text(encoding="ascii")
+    return re.search(rf"^{field}:\t(\S+)", text, re.MULTILINE)[1]
+
+
+def halted(pid):
+    """Whether a thread is: who halts it must let it go on."""
+    threads = os.listdir(f"/proc/{pid}/task")
+    return any(status(pid, thread, "TracerPid") != "0" for thread in threads)
+
+
+def stopped_beside(one, pid):
+    """The tool, when the marker is at work and no thread is halted. False: the tool was faster."""
+    while one.poll() is None:
+        one.send_signal(signal.SIGSTOP)
+        while one.poll() is None and status(one.pid, one.pid, "State") != "T":
+            pass
+        if one.returncode is None and children_of(pid) and not halted(pid):
+            return True
+        one.send_signal(signal.SIGCONT)
+        time.sleep(0.002)
+    return False
+
+
 def test_a_look_ends_after_its_tool(running):
     """The tool is killed, and so is the process that would end its work. The marker ends by itself
     after half a minute; that of the library for tests does so after a third of a second."""
@@ -272,9 +296,8 @@ def test_a_look_ends_after_its_tool(running):
         while not left:  # the tool may be done already
             argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]
             with subprocess.Popen(argv, stdout=-1, stderr=-1) as one:
-                while one.poll() is None and not children_of(process.pid):
-                    pass
-                for helper in children_of(one.pid) if one.poll() is None else []:
+                beside = stopped_beside(one, process.pid)
+                for helper in children_of(one.pid) if beside else []:
                     os.kill(helper, signal.SIGKILL)
                 one.kill()
             left = children_of(process.pid)
