@@ -25,10 +25,8 @@
 // the other threads. All of it follows from SEED, the thread and N. So from the number of a
 // thread's last operation follows what all its objects and pages hold, to the byte, but for one
 // operation that is under way. No thread may have seen another one further than it is.
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,10 +35,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { THREADS = 3, SLOTS = 64, PAGES = 48, WORDS = 512, PAIRS = 4 };
-enum { EXIT_USAGE = 2, EXIT_WRONG = 3 };
+#include "instant_lines.h"
 
-int pmalloc_commit(void) __attribute__((weak));
+enum { THREADS = 3, SLOTS = 64, PAGES = 48, WORDS = 512, PAIRS = 4 };
 
 struct object {
     uint64_t serial, words;
@@ -96,26 +93,7 @@ static uint64_t words_of(unsigned thread, uint64_t n) {
 
 static uint64_t word_of(uint64_t n, uint64_t i) { return (n * 0x9e3779b97f4a7c15u + i) | 1; }
 
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void say(const char *format, ...) {
-    char line[256];
-    va_list args;
-    va_start(args, format);
-    size_t length = (size_t)vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    if (write(STDOUT_FILENO, line, length) < 0)
-        _exit(1);
-}
-
 // ---- work ---------------------------------------------------------------------------------------
-
-static void *must(void *p) {
-    if (!p) {
-        say("wrong: out of memory\n");
-        _exit(EXIT_WRONG);
-    }
-    return p;
-}
 
 static void make_state(void) {
     struct state *s = must(calloc(1, sizeof *s));
@@ -209,18 +187,6 @@ static void *answer(void *arg) {
 static void read_done(uint64_t done[THREADS]) {
     for (unsigned t = 0; t < THREADS; t++)
         done[t] = __atomic_load_n(&state->row[t]->done, __ATOMIC_SEQ_CST);
-}
-
-// False: a thread did not stop within a second, as on a machine that is overloaded.
-static bool commit(void) {
-    if (pmalloc_commit() == 0)
-        return true;
-    if (errno == EAGAIN) {
-        say("again\n");
-        return false;
-    }
-    say("wrong: a commit has failed: %s\n", strerror(errno));
-    _exit(EXIT_WRONG);
 }
 
 static void commit_for_ever(void) {

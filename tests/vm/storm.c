@@ -17,9 +17,7 @@
 // last operation follows what all its pages hold, to the byte, but for one operation that is under
 // way. A page that a round has taken, and that is stored to again before the instant, must be taken
 // once more.
-#include <errno.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,10 +25,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { THREADS = 4, PAGES = 512, WORDS = 512 };
-enum { EXIT_USAGE = 2, EXIT_WRONG = 3 };
+#include "instant_lines.h"
 
-int pmalloc_commit(void) __attribute__((weak));
+enum { THREADS = 4, PAGES = 512, WORDS = 512 };
 
 struct row {
     uint64_t done;
@@ -45,17 +42,6 @@ struct state {
 
 struct state *state;
 
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void say(const char *format, ...) {
-    char line[256];
-    va_list args;
-    va_start(args, format);
-    size_t length = (size_t)vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    if (write(STDOUT_FILENO, line, length) < 0)
-        _exit(1);
-}
-
 static void await_heard(void) {
     char byte;
     if (read(STDIN_FILENO, &byte, 1) < 0)
@@ -67,14 +53,6 @@ static bool toggles(unsigned thread) { return thread % 2; }
 static uint64_t page_of(uint64_t n) { return n % PAGES; }
 
 // ---- work ---------------------------------------------------------------------------------------
-
-static void *must(void *p) {
-    if (!p) {
-        say("wrong: out of memory\n");
-        _exit(EXIT_WRONG);
-    }
-    return p;
-}
 
 static void make_state(void) {
     struct state *s = must(calloc(1, sizeof *s));
@@ -112,18 +90,6 @@ static void await_turns(void) {
     for (unsigned t = 0; t < THREADS; t++)
         while (__atomic_load_n(&state->row[t].done, __ATOMIC_SEQ_CST) - begun[t] < PAGES)
             usleep(1000);
-}
-
-// False: a thread did not stop in time, as on a machine that is overloaded.
-static bool commit(void) {
-    if (pmalloc_commit() == 0)
-        return true;
-    if (errno == EAGAIN) {
-        say("again\n");
-        return false;
-    }
-    say("wrong: a commit has failed: %s\n", strerror(errno));
-    _exit(EXIT_WRONG);
 }
 
 static void commit_for_ever(unsigned seed) {
