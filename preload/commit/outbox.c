@@ -60,7 +60,7 @@ static unsigned closers;
 static _Atomic uint32_t bell; // a futex, for PMAlloc's thread
 static _Atomic bool deaf;     // it sleeps until the bell rings
 static _Atomic uint64_t last; // when an answer was taken
-static _Atomic bool due;      // the oldest has waited for long enough
+static _Atomic bool due;      // an answer that no commit is made for has waited for long enough
 
 void pm_outbox_begin(uint64_t us) {
     box.bytes = us ? pm_own_reserve(BYTES) : NULL;
@@ -378,19 +378,22 @@ bool pm_outbox_looks(void) {
            (atomic_load(&pm_outbox_count) || pm_os_now_ns() - atomic_load(&last) < ACTIVE_NS);
 }
 
-static uint64_t oldest(void) {
+// When the oldest answer was taken that is there, or that no commit is made for yet.
+static void oldest(uint64_t *all, uint64_t *open) {
     pm_lock(&box.lock);
-    uint64_t taken = box.taken > box.gone ? at(box.gone)->taken : 0;
+    *all = box.taken > box.gone ? at(box.gone)->taken : 0;
+    *open = box.taken > box.closed ? at(box.closed)->taken : 0;
     pm_unlock(&box.lock);
-    return taken;
 }
 
 uint64_t pm_outbox_look(void) {
-    uint64_t now = pm_os_now_ns(), since = oldest(), before;
+    uint64_t now = pm_os_now_ns(), since, open, before;
+    oldest(&since, &open);
     if (since && now - since < box.patience)
         return (box.patience - (now - since)) / 1000 + 1;
     if (since && now - since < 2 * box.patience) {
-        atomic_store_explicit(&due, true, memory_order_relaxed);
+        if (open && now - open >= box.patience)
+            atomic_store_explicit(&due, true, memory_order_relaxed);
         return (2 * box.patience - (now - since)) / 1000 + 1;
     }
     if (since) {

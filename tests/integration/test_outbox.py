@@ -14,7 +14,7 @@ import subprocess
 
 import pytest
 import trigger_kills
-from conftest import busy, compiled, run, said, start, succeeds
+from conftest import busy, compiled, environment, needs, run, said, start, succeeds
 from programs import free_port, wait_until
 from programs import program as program_of
 
@@ -104,6 +104,21 @@ def test_one_commit_for_all(program, heap):
     answers, left = found.groups()
     assert (int(answers), int(left)) == (CLIENTS * TURNS, TURNS), errors
     assert together <= TURNS + 5  # its start, its end, and what it says
+
+
+def test_one_commit_where_syncs_take_long(program, heap, shm):
+    """Longer than answers may wait. Those whose commit is being made wait for no other one, so the
+    next turn's first answer does not leave at once, with a commit of its own."""
+    needs("strace")
+    ms = int(100 * busy())
+    env = environment(HEAP=heap, ROOTS="value", COMMIT=f"output:{ms}ms", STATS=1)
+    inject = f"inject=fdatasync:delay_enter={1300 * ms}"
+    argv = ["strace", "-f", "-o", shm / "calls", "-e", inject]
+    argv += ["-E", f"LD_PRELOAD={env.pop('LD_PRELOAD')}", program, "turns", "unix"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60 * busy())
+    assert done.stdout == "answered\n", said(done)
+    assert (shm / "calls").read_text().count("fdatasync") > TURNS
+    assert int(re.search(r"stats: commits: (\d+) of", done.stderr)[1]) <= TURNS + 5, done.stderr
 
 
 @pytest.mark.parametrize("commit", ["output:1ms", "output"])
