@@ -256,11 +256,7 @@ static void begin_at_instant(void) {
 
 // ---- the instant itself -------------------------------------------------------------------------
 
-// Copies that are kept although the files have the same: each costs a comparison while the threads
-// are held, and memory.
-#define KEPT_MOST 256u
-
-// Of the last commit.
+// Copies that the last commit has kept although the files have the same.
 static uint64_t kept_before(void) {
     const struct pm_commit_cost *last = &pm_commit_last;
     return last->copied > last->pages ? last->copied - last->pages : 0;
@@ -281,7 +277,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         pm_stored_lose();
     bool drop = may_drop && durable && !pm_stored_is_lent();
     if (durable)
-        commit.undroppable = !may_drop && kept_before() > KEPT_MOST;
+        commit.undroppable = !may_drop && kept_before() > PM_CHECKPOINT_FEW;
     commit.taken.forced = commit.force;
     commit.taken.amid = commit.amid;
     commit.force = commit.amid = false;
@@ -377,7 +373,8 @@ static bool apply(void) {
 // To have the files durable sooner is of no use where copies may not be dropped even then: a thread
 // sleeps in a call whose result the kernel may store into the heap.
 static bool keeps_too_much(void) {
-    return commit.force || (kept_before() > KEPT_MOST && !commit.undroppable);
+    bool pays = pm_checkpoint_pays(kept_before());
+    return commit.force || (pays && !commit.undroppable);
 }
 
 static bool bring(void) {

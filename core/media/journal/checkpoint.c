@@ -5,9 +5,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/os.h"
 #include "page_sums.h"
 
-uint64_t pm_checkpoint_lap = (uint64_t)4 << 20, pm_checkpoint_kept = (uint64_t)64 << 20;
+uint64_t pm_checkpoint_lap = (uint64_t)32 << 20, pm_checkpoint_kept = (uint64_t)64 << 20;
 uint64_t pm_checkpoint_applied;
 uint32_t pm_checkpoint_mark;
 
@@ -17,6 +18,10 @@ static int error;         // of the last sync of the files; 0: it was good
 static bool ending;       // a lap ends, and that is not durable
 static uint64_t retry_at; // if lost: the end of a lap at which its files are synced again
 static bool hurried;      // see pm_checkpoint_hurry()
+static struct {
+    uint64_t took, ended; // nanoseconds: the last checkpoint
+    uint64_t compared;    // pages, since
+} last;
 // The end of the journal, by a commit that has failed. It is cut off before the next one.
 static bool torn;
 static bool retiring;    // the journal is to be emptied before anything is written to it,
@@ -126,6 +131,33 @@ bool pm_checkpoint_retire(struct pm_journal *j) {
 
 void pm_checkpoint_hurry(struct pm_journal *j) { hurried = j->lap.end != 0 && !lost; }
 
+// About what it costs to copy a page and sum it up, in caches that have other things, and what it
+// costs if the page is given back, and stored to again.
+#define COMPARE_NS 500
+#define RETURN_NS 2500
+// So many copies are worth a checkpoint for their memory, too, if that takes 1/SHARE of the time.
+#define MANY 256u
+#define SHARE 20
+
+bool pm_checkpoint_pays(uint64_t kept) {
+    last.compared += kept;
+    bool by_time = COMPARE_NS * last.compared >= last.took + RETURN_NS * kept;
+    bool by_memory = kept > MANY && (pm_os_now_ns() - last.ended) / SHARE >= last.took;
+    return kept > PM_CHECKPOINT_FEW && (by_time || by_memory);
+}
+
+// Whether the files are synced now. Whether the lap has ended, too, says `ending`.
+static bool make_timed(struct pm_journal *j) {
+    uint64_t began = pm_os_now_ns();
+    bool synced = sync_files(j);
+    if (synced)
+        end_lap(j);
+    last.ended = pm_os_now_ns();
+    last.took = last.ended - began;
+    last.compared = 0;
+    return synced;
+}
+
 // Where files cannot be synced, the lap goes on: the journal has it all. They are synced again when
 // it is longer by a lap.
 bool pm_checkpoint_prepare(struct pm_journal *j) {
@@ -134,8 +166,8 @@ bool pm_checkpoint_prepare(struct pm_journal *j) {
     if (!ending && !hurried && j->lap.end <= (lost ? retry_at : pm_checkpoint_lap))
         return true;
     hurried = false;
-    if (sync_files(j))
-        return end_lap(j);
+    if (make_timed(j))
+        return !ending;
     retry_at = j->lap.end + pm_checkpoint_lap;
     return true;
 }

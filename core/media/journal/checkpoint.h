@@ -21,6 +21,7 @@
 
 // A lap ends before the commit that would begin behind this many bytes. The longer, the fewer
 // checkpoints, and the more an opening after a kill has to apply.
+#define PM_CHECKPOINT_LAP_LEAST ((uint64_t)4 << 20) // where a longer one is of no use, or no room
 extern uint64_t pm_checkpoint_lap;
 // The journal keeps its space for the next lap, up to this many bytes.
 extern uint64_t pm_checkpoint_kept;
@@ -37,6 +38,11 @@ void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark);
 bool pm_checkpoint_prepare(struct pm_journal *j);
 // The next pm_checkpoint_prepare() makes a checkpoint, unless syncs fail.
 void pm_checkpoint_hurry(struct pm_journal *j);
+// The last commit has kept so many copies of pages although the files have the same: each costs a
+// comparison, and memory, and none is given back before a checkpoint. Whether they have cost as
+// much as one by now. Never for a few.
+#define PM_CHECKPOINT_FEW 64u
+bool pm_checkpoint_pays(uint64_t kept);
 // The errno of the sync that keeps a lap from ending; 0: none does.
 int pm_checkpoint_error(void);
 // Makes room behind what was just written to the journal, which is not synced yet.
