@@ -55,7 +55,7 @@ PINNED = "pinned"  # ours, with blocks that are durable on return; an adapter
 SETTINGS = {"one-node": {"PMALLOC_NUMA": "off"}, "no-morph": {"PMALLOC_MORPH": "0"}}
 # Ours with other constants (scripts/study.mk). True: the constant is of pinned blocks.
 STUDIES = {f"stripes-{n}": True for n in (1, 2, 4, 8)}
-STUDIES |= {"freed-first": True, "log-in-order": False, "log-grows": False}
+STUDIES |= {"freed-first": True, "log-in-order": False, "log-grows": False, "no-log": False}
 # Allocators that the user builds: the shared object, and whether it needs tests/bench/adapters.
 FOLDERS = {
     "ralloc": ("libralloc.so", True),
