@@ -89,16 +89,19 @@ static inline void *bench_block(size_t size) {
     return p;
 }
 
-// Makes a block of at least 16 bytes. Its first and last words hold its size and key, and every
+// Fills a block of at least 16 bytes. Its first and last words hold its size and key, and every
 // page is touched.
-static inline void *bench_new(size_t size, uint32_t key) {
-    char *p = bench_block(size);
+static inline void *bench_fill(char *p, size_t size, uint32_t key) {
     uint64_t tag = (uint64_t)size << 32 | key, seal = bench_mix(tag);
     for (size_t at = BENCH_PAGE; at + 8 < size; at += BENCH_PAGE)
         p[at] = (char)key;
     memcpy(p, &tag, 8);
     memcpy(p + size - 8, &seal, 8);
     return p;
+}
+
+static inline void *bench_new(size_t size, uint32_t key) {
+    return bench_fill(bench_block(size), size, key);
 }
 
 static inline size_t bench_size(const void *block) { return *(const uint64_t *)block >> 32; }
@@ -158,6 +161,8 @@ static inline uint64_t *bench_option_of(const char *word, const struct bench_opt
     return NULL;
 }
 
+// The adapter's function that makes the pool, or opens it.
+static const char *bench_opening = "bench_setup";
 static void (*bench_teardown)(void);
 // Called by each thread that has used the allocator and ends.
 static void (*bench_thread_end)(void);
@@ -177,13 +182,13 @@ static inline void bench_load_adapter(void) {
     if (!object)
         bench_exit(BENCH_USAGE, "BENCH_ALLOCATOR: %s", dlerror());
     int (*setup)(const char *) =
-        (int (*)(const char *))bench_symbol(object, path, "bench_setup", true);
+        (int (*)(const char *))bench_symbol(object, path, bench_opening, true);
     bench_malloc = (void *(*)(size_t))bench_symbol(object, path, "bench_malloc", true);
     bench_free = (void (*)(void *))bench_symbol(object, path, "bench_free", true);
     bench_teardown = (void (*)(void))bench_symbol(object, path, "bench_teardown", false);
     bench_thread_end = (void (*)(void))bench_symbol(object, path, "bench_thread_end", false);
     if (setup(pool ? pool : "/dev/shm/bench-pool") != 0)
-        bench_exit(BENCH_USAGE, "bench_setup of BENCH_ALLOCATOR=%s failed", path);
+        bench_exit(BENCH_USAGE, "%s of BENCH_ALLOCATOR=%s failed", bench_opening, path);
 }
 
 // Reads the command line, [MODE] [-x N]..., and loads the adapter. Returns the index of the mode.

@@ -249,6 +249,7 @@ def test_every_program_answers_alike(threads, tmp_path):
         "pauses",
         "forkcost",
         "gatecost",
+        "kept",
         "life",
         "lockcost",
         "moved",

@@ -13,8 +13,14 @@
 #include <stdlib.h>
 
 int bench_setup(const char *pool);
+int bench_reopen(const char *pool);
+void *bench_root(void);
+void bench_link(void **at, void *to);
+void *bench_linked(void **at);
 void *bench_malloc(size_t size);
 void bench_free(void *p);
+
+enum { BENCH_ROOT = 64 }; // bytes of the block that recovery finds by itself
 
 // Puts the function of that name into *function. Returns 0, or -1 after a message.
 static inline int bench_function(void *function, const char *name) {
@@ -29,8 +35,8 @@ static inline int bench_function(void *function, const char *name) {
 
 // The most that a pool may grow to.
 static inline size_t bench_pool_bytes(void) {
-    const char *gigabytes = getenv("BENCH_POOL_GB");
-    return (size_t)(gigabytes ? atol(gigabytes) : 64) << 30;
+    const char *megabytes = getenv("BENCH_POOL_MB");
+    return (size_t)(megabytes ? atol(megabytes) : 65536) << 20;
 }
 
 #endif

@@ -11,9 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PLACES = 1024 };
+enum { PLACES = 1024, ROOT = 64 };
 
 int bench_setup(const char *pool);
+int bench_reopen(const char *pool);
+void *bench_root(void);
+void bench_link(void **at, void *to);
+void *bench_linked(void **at);
 void *bench_malloc(size_t size);
 void bench_free(void *p);
 void bench_teardown(void);
@@ -22,6 +26,7 @@ struct root {
     struct {
         _Alignas(64) PMEMoid at;
     } places[PLACES];
+    char kept[ROOT];
 };
 
 static PMEMobjpool *pool;
@@ -35,21 +40,17 @@ static __thread PMEMoid *place;
 // Makes a pool in a directory. It adds parts as it grows, so it takes only the memory that it
 // needs, as other allocators do.
 static int write_pool_set(const char *path) {
-    const char *gigabytes = getenv("BENCH_POOL_GB");
+    const char *megabytes = getenv("BENCH_POOL_MB");
     snprintf(set_path, sizeof set_path, "%s.set", path);
     FILE *set = mkdir(path, 0700) == 0 ? fopen(set_path, "w") : NULL;
     if (!set)
         return -1;
-    fprintf(set, "PMEMPOOLSET\nOPTION SINGLEHDR\n%sG %s\n", gigabytes ? gigabytes : "64", path);
+    fprintf(set, "PMEMPOOLSET\nOPTION SINGLEHDR\n%sM %s\n", megabytes ? megabytes : "65536", path);
     return fclose(set);
 }
 
-int bench_setup(const char *path) {
-    if (write_pool_set(path) != 0) {
-        perror(path);
-        return -1;
-    }
-    pool = pmemobj_create(set_path, "bench", 0, 0600);
+// The pool has been made or opened.
+static int use_pool(const char *path) {
     if (!pool) {
         fprintf(stderr, "pmemobj: %s: %s\n", set_path, pmemobj_errormsg());
         return -1;
@@ -63,6 +64,29 @@ int bench_setup(const char *path) {
     pool_id = oid.pool_uuid_lo;
     return root ? 0 : -1;
 }
+
+int bench_setup(const char *path) {
+    if (write_pool_set(path) != 0) {
+        perror(path);
+        return -1;
+    }
+    pool = pmemobj_create(set_path, "bench", 0, 0600);
+    return use_pool(path);
+}
+
+int bench_reopen(const char *path) {
+    snprintf(set_path, sizeof set_path, "%s.set", path);
+    pool = pmemobj_open(set_path, "bench");
+    return use_pool(path);
+}
+
+void *bench_root(void) { return root->kept; }
+
+// The pool lies at another address each time.
+void bench_link(void **at, void *to) {
+    *(uintptr_t *)at = to ? (uintptr_t)to - (uintptr_t)pool : 0;
+}
+void *bench_linked(void **at) { return *at ? (char *)pool + *(uintptr_t *)at : NULL; }
 
 void *bench_malloc(size_t size) {
     if (!place)
