@@ -154,6 +154,7 @@ MICRO = [
         for w in (1, 2, 3, 4)
     ),
     micro("fragstress", "fragstress", "-l {n}", 256 << 20, ONE),
+    micro("fragstress-full", "fragstress", "-e 1 -l {n}", 256 << 20, ONE, named=True),
 ]
 
 COMPOSITE = "17545186520507317056371138836327483792789528"

@@ -119,8 +119,7 @@ PMALLOC = (
         "pmalloc:22",
         "where the time of large blocks goes",
         "the log takes 28% and 45% off the flushing; all of it up to 49% of the time (8.2)",
-        ("shares-large", "log-cost", "flush-large"),
-        lacks="A heap without a log, as the first step.",
+        ("shares-large", "flushes-large", "log-cost", "flush-large"),
     ),
     Figure("pmalloc:23", "memory, small blocks", "like the others (8.2)", SMALL, view="memory"),
     Figure("pmalloc:24", "memory, large blocks", "like the others (8.2)", LARGE, view="memory"),
@@ -201,10 +200,9 @@ PMALLOC = (
     ),
     Figure(
         "pmalloc:36",
-        "four parameters: stripes, morphing, length of the deallocation log, remote frees",
+        "stripes, morphing, remote frees; length of deallocation logs, which are not here (t4)",
         "six stripes; 20%; 400 KB or more; nodes gain 1.06 to 1.54 times (8.7)",
         ("stripes", "morph-percent", "nodes-remote"),
-        lacks="Deallocation logs, which do not exist here (table 4).",
         needs=TWO_NODES,
     ),
     Figure(
@@ -235,7 +233,6 @@ PMALLOC = (
         "GC 0.93, 4.9, 12.4 s; LOG 45, 97, 173 ms; Ralloc 0.55, 2.1, 6.7 s; Makalu 0.91, 8.3, "
         "23.5 s; PMDK 34, 54, 127 ms (8.8)",
         ("recovery-10m", "recovery-50m", "recovery-100m", "recovery-pinned"),
-        lacks="Other allocators.",
     ),
     Figure(
         "pmalloc:t4",
@@ -316,7 +313,6 @@ NVALLOC = (
         "recovery of a list of 10 million nodes",
         "GC 933 ms, LOG 45, Ralloc 552, Makalu 911, PMDK 34 (6.6)",
         ("recovery-10m", "recovery-pinned"),
-        lacks="Other allocators.",
     ),
     Figure("nvalloc:19", "stripes on eADR", "no difference (6.7)", ("stripes",), how="cache"),
     Figure("nvalloc:20", "small blocks on eADR", "240% better (6.7)", SMALL, how="cache"),
@@ -409,9 +405,8 @@ PALLOCATOR = (
         "every other block freed, blocks of double the size, again and again",
         "256 GB: 2.1 million allocations to blocks of 2 GB; NVML and Makalu end at 128 KB "
         "(5)",
-        ("fragstress",),
+        ("fragstress-full", "fragstress"),
         view="live",
-        lacks="How far it gets in a full memory: how much memory it needs is measured.",
     ),
 )
 

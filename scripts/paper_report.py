@@ -59,7 +59,11 @@ def seen_of_counters(data):
 
 def seen_of_recovery(data):
     seconds = next(iter(data["recovery"].values()))["seconds"]["median"]
-    return f"{data['nodes']:,} nodes in {seconds * 1e3:.3g} ms"
+    others = {benchlib.OURS: seconds}
+    for name, of in data["others"].items():
+        others |= {f"{name} {what}".removesuffix(" seconds"): s["median"] for what, s in of.items()}
+    times = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in others.items())
+    return f"{data['nodes']:,} nodes: {times}"
 
 
 def seen_of_morphing(data):
@@ -129,7 +133,10 @@ def panels_of_bench(result, view):
 def panels_of_recovery(result, _view):
     data = result["data"]
     ms = next(iter(data["recovery"].values()))["seconds"]["median"] * 1e3
-    return {("recovery", "nodes", "ms"): {benchlib.OURS: [(data["nodes"], ms)]}}
+    medians = {name: of["seconds"]["median"] * 1e3 for name, of in data["others"].items()}
+    lines = {benchlib.OURS: ms} | medians
+    points = {name: [(data["nodes"], value)] for name, value in lines.items()}
+    return {("recovery", "nodes", "ms"): points}
 
 
 def panels_of_morphing(result, _view):

@@ -35,6 +35,7 @@ class Run:
     comparators: tuple = ()  # of COMPARATORS: what the script can compare with
     always: tuple = ()  # allocators of scripts/bench that are compared in any case
     without: tuple = ()  # those of which there is nothing to see
+    only: tuple = ()  # not empty: those alone of which there is something
     one_side: bool = False  # on the CPUs of one node of the machine
 
 
@@ -65,7 +66,7 @@ def study(what, programs, small, paper, always=(), more=(), without=()):
         "study",
         (*options, f"{small}", "--threads", "2"),
         (*options, f"{paper}", "--threads", "32", "--timeout", "36000"),
-        comparators={"course": (), "misses": COMPARATORS}.get(what, SEEN),
+        comparators={"course": (), "misses": COMPARATORS, "full": COMPARATORS}.get(what, SEEN),
         always=always,
         without=without,
     )
@@ -76,10 +77,13 @@ def counters(*names):
 
 
 def recovery(small, paper, *more):
+    """Other allocators make the plain list alone."""
     return Run(
         "recovery-bench",
         ("--nodes", f"{small}", "--threads", "1", "--runs", "3", *more),
         ("--nodes", f"{paper}", "--threads", "1", "--runs", "5", *more),
+        comparators=() if more else ("allocators", "folder"),
+        only=(benchlib.OURS, benchlib.PMEMOBJ),
     )
 
 
@@ -107,6 +111,8 @@ LARSON = "larson-small,larson-medium,larson-large"
 STRIPES = ("pinned", "stripes-1", "stripes-2", "stripes-4", "stripes-8")
 # Blocks whose bits and whose caches have stripes; whose bits alone have them; neither.
 APART = ("pinned", "freed-first", "stripes-1")
+# Words of extents in place; entries of a log, side by side. The usual one is in turn.
+LOGS = ("no-log", "log-in-order")
 # A flush into memory costs next to nothing; on Optane it takes some 100 ns.
 FLUSH = ("--flush-ns", "300")
 
@@ -154,12 +160,12 @@ RUNS = {
         "flushes", SMALL, 0.01, 1, ("freed-first", "stripes-1"), without=("glibc",)
     ),
     "flushes-large": study(
-        "flushes", LARGE, 0.02, 1, more=("--first", "1000"), without=("glibc", "pinned")
+        "flushes", LARGE, 0.02, 1, LOGS, ("--first", "1000"), ("glibc", "pinned")
     ),
     "flushes-fptree": study("flushes", "fptree-filled", 0.01, 1, without=("glibc",)),
     "misses": study("misses", SMALL, 0.002, 1),
     "shares-small": study("shares", SMALL, 0.05, 1, APART, FLUSH),
-    "shares-large": study("shares", LARGE, 0.02, 1, ("log-in-order",), FLUSH),
+    "shares-large": study("shares", LARGE, 0.02, 1, LOGS, FLUSH),
     "shares-fptree": study(
         "shares", "fptree-filled", 0.05, 33.3, (*APART, "one-node"), FLUSH
     ),
@@ -171,6 +177,8 @@ RUNS = {
     "fragbench-w3": bench("fragbench-w3", 0.2, 18.3, threads=False),
     "fragbench-w4": bench("fragbench-w4", 0.2, 12.8, threads=False),
     "fragstress": bench("fragstress", 0.1, 1024, threads=False),  # 256 GiB in use
+    # The paper ends at blocks of 2 GB. Ralloc's pools have a gigabyte at least.
+    "fragstress-full": study("full", "fragstress-full", 3, 1024),
     "morph": Run(
         "morph-study",
         ("--percent", "0,20", "--live", "8"),
@@ -224,6 +232,7 @@ def compared(run, choice):
     if "allocators" not in run.comparators:
         chosen = [benchlib.OURS]
     chosen = [name for name in chosen if name not in run.without]
+    chosen = [name for name in chosen if not run.only or name in run.only]
     return ",".join(chosen + [name for name in run.always if name not in chosen])
 
 

@@ -62,6 +62,38 @@ def test_misses_and_shares(tmp_path):
     assert of["pinned"]["flushes"] > 0.5 and of["pinned"]["samples"] > 10
 
 
+def test_a_full_memory(tmp_path):
+    """Holes are of use, so PMAlloc gets to the longest blocks, which glibc does not."""
+    bounds = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", str(tmp_path)]
+    if subprocess.run(bounds, capture_output=True, check=False).returncode:
+        pytest.skip("there are no mounts for a run alone")
+    words = ["full", "--programs=fragstress-full", "--scale=0.25", "--allocators=pmalloc,glibc"]
+    of = figures(tmp_path, *words, LINE)["fragstress-full"]
+    assert (of["pmalloc"]["full"], of["pmalloc"]["longest_kb"]) == (0, 4096)
+    assert of["glibc"]["full"] == 1 and of["glibc"]["longest_kb"] < 1024
+    assert of["pmalloc"]["allocations"] > of["glibc"]["allocations"]
+
+
+def test_other_allocators_open_what_a_kill_has_left(tmp_path):
+    argv = [sys.executable, ROOT / "scripts/recovery-bench", "--nodes=2000", "--threads=1"]
+    argv += ["--runs=2", f"--heap-in={tmp_path}", f"--json={tmp_path}/found.json"]
+    env = environment(preload=False) | {"BUILD": str(BUILD)}
+    start = lambda *more: subprocess.run(
+        [*argv, *more], env=env, capture_output=True, text=True, check=False
+    )
+    done = start("--allocators=pmalloc,glibc")
+    assert done.returncode == 2 and "'glibc' cannot be compared with" in done.stderr, said(done)
+    done = start("--allocators=pmalloc,pmemobj", "--lanes=2")
+    if not (BUILD / "bench/adapters/pmemobj.so").exists():
+        pytest.skip("there is no libpmemobj")
+    assert done.returncode == 2 and "other allocators have one list" in done.stderr, said(done)
+    done = start("--allocators=pmalloc,pmemobj")
+    assert done.returncode == 0 and "pmemobj" in done.stdout, said(done)
+    seconds = json.loads((tmp_path / "found.json").read_text())["others"]["pmemobj"]["seconds"]
+    assert len(seconds["values"]) == 2 and 0 < seconds["min"] < 10
+    assert not list(tmp_path.glob("pmalloc-recovery-*"))
+
+
 def test_a_failed_run_is_a_line_and_the_others_go_on(tmp_path):
     words = ["course", "--programs=larson-large", "--scale=0.002", "--allocators=glibc,pmalloc"]
     done = study(*words, LINE, f"--json={tmp_path}/study.json")
@@ -133,6 +165,17 @@ int RP_init(const char *id, uint64_t size) {
     need(!strncmp(id, "../../", 6) && size >> 30 == 64, "id or size");
     return 0;
 }
+int RP_recover(void) { return 0; }
+void *RP_set_root(void *p, uint64_t i) { return 0; }
+void *_Z13RP_get_root_cm(uint64_t i) { return 0; }
+void *nvm_reserve_id(const char *id, uint64_t size) { return 0; }
+void *nvm_get_id(const char *id) { return 0; }
+void nvm_activate_id(const char *id) {}
+void MAK_start_off(char *at, int (*more)(void **, size_t, size_t)) {}
+void MAK_restart(char *at, int (*more)(void **, size_t, size_t)) {}
+int MAK_collect_off(void) { return 1; }
+void MAK_close(void) {}
+void **MAK_persistent_root_addr(unsigned id) { return 0; }
 void *RP_malloc(size_t size) { return malloc(size); }
 void RP_free(void *p) { free(p); }
 void *nvm_initialize(const char *directory, int recover) {
