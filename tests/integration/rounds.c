@@ -121,6 +121,7 @@ static void *churn(void *unused) {
         REQUIRE(block);
         memset(block, (int)turn, (size_t)(turn % 40 + 1) << 16);
         free(block);
+        usleep(200);
     }
     return NULL;
 }
@@ -167,7 +168,7 @@ int main(int argc, char **argv) {
         return 0;
     locks = strcmp(mode, "sections") == 0;
     if (locks || strcmp(mode, "storm") == 0)
-        areas_made = MOST, pages = 16384, pause_us = 400;
+        areas_made = MOST, pages = 8192, pause_us = 400;
     slow = strcmp(mode, "slow") == 0;
     areas_made = slow ? 1 : areas_made;
     busy = slow || strcmp(mode, "busy") == 0 || strcmp(mode, "works") == 0;
