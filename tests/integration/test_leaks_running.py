@@ -17,7 +17,7 @@ import sys
 import time
 
 import pytest
-from conftest import BUILD, busy, compiled, environment, run, said, start, succeeds, tool
+from conftest import BUILD, busy, compiled, environment, needs, run, said, start, succeeds, tool
 from test_backup_live import MODES, application, call, can_record
 from test_backup_live import running as at_moments
 from test_leaks import LOST, THREADS, WAYS
@@ -90,9 +90,11 @@ def test_a_heap_on_media(leaks, heap, way, settings):
 
 def test_registers_of_a_thread_that_a_commit_held(leaks, heap):
     """It has been let go and does not run yet, because others do: its handler has what it had."""
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    core = [needs("taskset"), "-c", str(min(os.sched_getaffinity(0)))]
+    spin = [*core, sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(2)]
     try:
-        with begun([leaks, "register", "stay"], HEAP=heap, COMMIT="5ms") as process:
+        with begun([*core, leaks, "register", "stay"], HEAP=heap, COMMIT="5ms") as process:
             for _ in range(LOOKS // 4):
                 assert sizes(found(process.pid)) == LOST
     finally:
