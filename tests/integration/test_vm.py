@@ -359,7 +359,9 @@ def rig(shm, monkeypatch):
     monkeypatch.setattr(saved, "Boot", no_state)
     monkeypatch.setattr(machine, "make_image", lambda medium, folder: None)
     monkeypatch.setattr(machine.Medium, "guarantee", lambda medium, domain: "tmpfs")
-    options = argparse.Namespace(kills=1, work=0.1, rounds=2, keep_going=False, snapshot=True)
+    options = argparse.Namespace(
+        kills=1, work=0.1, rounds=2, apps=4, keep_going=False, snapshot=True
+    )
     media = [machine.MEDIA["ext4-dax"], machine.MEDIA["ext4"]]
     return Rig(types.SimpleNamespace(version="none"), b"", shm, media, "cpu", SEED, options)
 

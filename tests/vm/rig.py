@@ -125,9 +125,11 @@ class Rig:
         if slot.medium.device in ("disk", "dax"):
             return ""
         rounds, pause = self.options.rounds, 200_000
+        apps, count = list(machine.APPS.items()), self.options.apps
+        first = list(self.slots).index(slot.medium.name) * count  # the next ones on each medium
+        apps = [apps[(first + step) % len(apps)] for step in range(count)]
         lines = [
-            f"kill_app /mnt/{slot.medium.name} {app} {root} {rounds} {pause}"
-            for app, root in machine.APPS.items()
+            f"kill_app /mnt/{slot.medium.name} {app} {root} {rounds} {pause}" for app, root in apps
         ]
         return "\n".join([*lines, "echo phase finished"])
 
