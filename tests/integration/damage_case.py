@@ -3,6 +3,7 @@
 """A heap whose fields are spoiled one at a time. Says which fields there are, which of them may
 change unnoticed, and which values to put there."""
 
+import os
 import re
 import sys
 
@@ -12,6 +13,7 @@ sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
 from heap_layout import FILES, Layout, fields  # noqa: E402
 
 SAMPLES = 1  # random elements of an array, beside the first one and the last one in use
+VALUES = int(os.environ.get("DAMAGE_VALUES", "3"))  # of a field, at most; each run draws others
 
 # Fields that may change without a refusal: pattern, states of the heap, reason. The data must still
 # be the same.
@@ -206,7 +208,7 @@ class Case:
             wild = (int.from_bytes(now, "little") ^ bits).to_bytes(field.size, "little")
         found += [wild] + [bytes(n) for n in neighbours if len(n) == field.size]
         found = [v for v in dict.fromkeys(found) if v != now]
-        most = 3 if ".entry[" in field.name else 5
-        if self.state == "recovered" or self.may_change(field.name):
-            most = 2  # as "clean" but for the closing; or nothing reads it
+        most = VALUES
+        if ".entry[" in field.name or self.state == "recovered" or self.may_change(field.name):
+            most = min(VALUES, 2)  # one of many; as "clean" but for the closing; nothing reads it
         return rng.sample(found, min(len(found), most))
