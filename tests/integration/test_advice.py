@@ -5,6 +5,8 @@
 The program prints what it finds. Under the preload, on each kind of memory, that is what it prints
 with libc's malloc."""
 
+import functools
+
 import pytest
 from conftest import compiled, recover, run, said, succeeds, tool
 
@@ -39,8 +41,14 @@ def placed(settings, shm):
     return settings
 
 
+@functools.cache
+def without(program, *argv):
+    """What the program says on libc: the same each time."""
+    return succeeds(run([program, *argv], preload=False))
+
+
 def same(program, shm, mode, *argv):
-    right = succeeds(run([program, *argv], preload=False))
+    right = without(program, *argv)
     assert right
     assert succeeds(run([program, *argv], **placed(MODES[mode], shm))) == right
 
