@@ -170,7 +170,7 @@ def test_killed_in_a_storm_between_operations(program, heap, commit, mode, look)
         await_pages(process, heap, in_rounds=record)
 
     env = environment(True, **settings(heap, commit, COMMIT_PATIENCE=5000, STATS=None))
-    kills((KILLS + 2) // 3, program, env, mode, 4, look, after=(0, 0.5), until=until)
+    kills((KILLS + 2) // 3, program, env, mode, 4, look, after=(0, 0.2), until=until)
 
 
 @pytest.mark.parametrize("watch", ["1", "1024"])
