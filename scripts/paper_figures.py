@@ -119,7 +119,7 @@ PMALLOC = (
         "pmalloc:22",
         "where the time of large blocks goes",
         "the log takes 28% and 45% off the flushing; all of it up to 49% of the time (8.2)",
-        ("shares-large", "flushes-large", "log-cost", "flush-large"),
+        ("shares-large", "flushes-logs", "log-cost", "flush-large"),
     ),
     Figure("pmalloc:23", "memory, small blocks", "like the others (8.2)", SMALL, view="memory"),
     Figure("pmalloc:24", "memory, large blocks", "like the others (8.2)", LARGE, view="memory"),

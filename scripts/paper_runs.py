@@ -160,8 +160,9 @@ RUNS = {
         "flushes", SMALL, 0.01, 1, ("freed-first", "stripes-1"), without=("glibc",)
     ),
     "flushes-large": study(
-        "flushes", LARGE, 0.02, 1, LOGS, ("--first", "1000"), ("glibc", "pinned")
+        "flushes", LARGE, 0.02, 1, more=("--first", "1000"), without=("glibc", "pinned")
     ),
+    "flushes-logs": study("flushes", LARGE, 0.02, 1, LOGS, without=("glibc", "pinned")),
     "flushes-fptree": study("flushes", "fptree-filled", 0.01, 1, without=("glibc",)),
     "misses": study("misses", SMALL, 0.002, 1),
     "shares-small": study("shares", SMALL, 0.05, 1, APART, FLUSH),
