@@ -394,7 +394,10 @@ uint64_t pm_outbox_look(void) {
     if (since && now - since < 2 * box.patience) {
         if (open && now - open >= box.patience)
             atomic_store_explicit(&due, true, memory_order_relaxed);
-        return (2 * box.patience - (now - since)) / 1000 + 1;
+        uint64_t left = 2 * box.patience - (now - since), of_open = now - open;
+        if (open && of_open < box.patience && box.patience - of_open < left)
+            left = box.patience - of_open;
+        return left / 1000 + 1;
     }
     if (since) {
         uint64_t number = close_all(&before);
