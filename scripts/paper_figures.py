@@ -200,9 +200,10 @@ PMALLOC = (
     ),
     Figure(
         "pmalloc:36",
-        "stripes, morphing, remote frees; length of deallocation logs, which are not here (t4)",
+        "four parameters: stripes, morphing, length of the deallocation log, remote frees",
         "six stripes; 20%; 400 KB or more; nodes gain 1.06 to 1.54 times (8.7)",
         ("stripes", "morph-percent", "nodes-remote"),
+        lacks="The length of deallocation logs, which is fixed.",
         needs=TWO_NODES,
     ),
     Figure(

@@ -21,13 +21,14 @@ struct blocks {
 };
 
 static struct blocks blocks;
+static bool dropping; // what ends the program there is no want of memory
 
 // With -e: how far it got. dprintf allocates nothing, and there may be no memory for what a program
 // does at its end.
-_Noreturn static void report_end(int full) {
+_Noreturn static void report_end(bool full, int number) {
     const struct blocks *b = &blocks;
-    dprintf(STDOUT_FILENO, "full=%d longest=%llu allocations=%llu\n", full,
-            (unsigned long long)b->longest, (unsigned long long)b->made);
+    dprintf(STDOUT_FILENO, "full=%d longest=%llu allocations=%llu signal=%d\n", full,
+            (unsigned long long)b->longest, (unsigned long long)b->made, number);
     dprintf(STDOUT_FILENO, "answer=%016llx ops=%llu seconds=%.6f\n", (unsigned long long)b->answer,
             (unsigned long long)b->ops, bench_clock() - b->start);
     _exit(0);
@@ -35,11 +36,16 @@ _Noreturn static void report_end(int full) {
 
 // Some allocators end the program where they cannot allocate.
 static void on_signal(int number) {
-    (void)number;
-    report_end(1);
+    if (dropping)
+        raise(number);
+    else
+        report_end(true, number);
 }
 
-static void on_exit_of(void) { report_end(1); }
+static void on_exit_of(void) {
+    if (!dropping)
+        report_end(true, 0);
+}
 
 static void catch_ends(void) {
     atexit(on_exit_of);
@@ -53,7 +59,7 @@ static void fill(struct blocks *b, size_t size) {
     while (b->live + size <= live_limit) {
         void *p = bench_malloc(size);
         if (!p && ends)
-            report_end(1);
+            report_end(true, 0);
         if (!p)
             bench_exit(BENCH_WRONG, "out of memory: %zu bytes", size);
         b->at[b->count++] = bench_fill(p, size, (uint32_t)b->ops++);
@@ -66,7 +72,9 @@ static void fill(struct blocks *b, size_t size) {
 
 static void drop(struct blocks *b, uint64_t i) {
     b->live -= bench_size(b->at[i]);
+    dropping = true;
     b->answer += bench_drop(b->at[i]);
+    dropping = false;
     b->at[i] = NULL;
     b->ops++;
 }
@@ -110,6 +118,6 @@ int main(int argc, char **argv) {
         }
     }
     if (ends)
-        report_end(0);
+        report_end(false, 0);
     return bench_report(b->ops, bench_clock() - b->start, b->answer);
 }

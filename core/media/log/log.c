@@ -257,29 +257,19 @@ static bool make_room(struct pm_shard *s, pm_log_moved_fn *moved) {
     return true;
 }
 
-#ifdef PM_NO_LOG // a study build (scripts/study.mk): a word at each extent's first page is flushed
-static void commit_entry(struct pm_shard *s, uint64_t *at, uint64_t word, uint64_t entry) {
-    enum { PAGES = 1 << 24 };
-    static uint64_t in_place[PAGES];
-    __atomic_store_n(at, word, __ATOMIC_RELEASE);
-    pm_log_pos pos = (pm_log_pos)pm_entry_page(entry);
-    uint64_t of = pm_entry_type(entry) == PM_ENTRY_TOMBSTONE
-                      ? pm_entry_at(s, pos >> PM_POS_SHIFT, pos & 127)
-                      : entry;
-    pm_commit_u64(&in_place[pm_entry_page(of) % PAGES], word);
-}
-#else
-static void commit_entry(struct pm_shard *s, uint64_t *at, uint64_t word, uint64_t entry) {
-    (void)s;
-    (void)entry;
-    pm_commit_u64(at, word);
-}
+#ifdef PM_NO_LOG // a study build (scripts/study.mk, tests/bench/study/inside.c)
+void pm_study_put(struct pm_shard *s, uint64_t *at, uint64_t word, uint64_t entry);
 #endif
 
 static unsigned put(struct pm_shard *s, uint64_t entry) {
     uint32_t id = s->chunks.current;
     unsigned slot = pm_entry_slot(s->chunks.v[id].used++);
-    commit_entry(s, &pm_chunk_at(s, id)->entry[slot], pm_entry_seal(s, id, slot, entry), entry);
+    uint64_t *at = &pm_chunk_at(s, id)->entry[slot], word = pm_entry_seal(s, id, slot, entry);
+#ifdef PM_NO_LOG
+    pm_study_put(s, at, word, entry);
+#else
+    pm_commit_u64(at, word);
+#endif
     return slot;
 }
 
