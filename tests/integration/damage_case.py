@@ -210,5 +210,6 @@ class Case:
         found = [v for v in dict.fromkeys(found) if v != now]
         most = VALUES
         if ".entry[" in field.name or self.state == "recovered" or self.may_change(field.name):
-            most = min(VALUES, 2)  # one of many; as "clean" but for the closing; nothing reads it
+            # One of many; as "clean" but for the closing; nothing reads it.
+            most = min(VALUES, 2) if VALUES < 5 else 3
         return rng.sample(found, min(len(found), most))

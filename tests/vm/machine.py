@@ -80,9 +80,13 @@ class Medium:
         return self.name.endswith("-thin")
 
     @property
+    def is_dax(self):
+        return self.device in ("pmem", "dax")
+
+    @property
     def heap_promised(self):
         """Whether every acknowledged object must be there after a power cut."""
-        return self.device in ("pmem", "dax")
+        return self.is_dax
 
     def guarantee(self, domain):
         """How the guarantee that the tools print for this medium begins."""
