@@ -39,8 +39,8 @@ void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark);
 bool pm_checkpoint_prepare(struct pm_journal *j);
 // The next pm_checkpoint_prepare() makes a checkpoint, unless syncs fail.
 void pm_checkpoint_hurry(struct pm_journal *j);
-// A commit has compared so many copies of pages in vain, as the files have the same. None of them is
-// given back before a checkpoint.
+// A commit has compared so many copies of pages in vain, as the files have the same. None of them
+// is given back before a checkpoint.
 void pm_checkpoint_compared(uint64_t pages);
 // So many are kept. Whether they have cost as much as a checkpoint by now. Never for a few.
 #define PM_CHECKPOINT_FEW 64u
