@@ -8,6 +8,7 @@
 
 #include "commit_images.h"
 
+#include <linux/magic.h>
 #include <sys/syscall.h>
 
 #include "tests/integration/raw_call.h"
@@ -266,6 +267,15 @@ int __wrap_fsync(int fd) { return sync_call(fd); }
 int __wrap_ftruncate(int fd, off_t length) { return (int)length_call(fd, (uint64_t)length); }
 int __wrap_fallocate(int fd, int mode, off_t at, off_t len) {
     return (int)space_call(fd, mode, (uint64_t)at, (uint64_t)len);
+}
+
+// The journal lies in memory, and stands for one on a disk: there an opening makes it durable.
+uint64_t __real_pm_os_fs_type(int fd);
+uint64_t __wrap_pm_os_fs_type(int fd);
+uint64_t __wrap_pm_os_fs_type(int fd) {
+    struct stat st;
+    bool journal = fstat(fd, &st) == 0 && st.st_ino == inodes[PM_JOURNAL_SELF];
+    return journal ? EXT4_SUPER_MAGIC : __real_pm_os_fs_type(fd);
 }
 
 // Opening has done with the journal. From here on files change in other ways, too.
