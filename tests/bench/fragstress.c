@@ -57,11 +57,9 @@ static void catch_ends(void) {
 
 static void fill(struct blocks *b, size_t size) {
     while (b->live + size <= live_limit) {
-        void *p = bench_malloc(size);
-        if (!p && ends)
-            report_end(true, 0);
+        void *p = ends ? bench_malloc(size) : bench_block(size);
         if (!p)
-            bench_exit(BENCH_WRONG, "out of memory: %zu bytes", size);
+            report_end(true, 0);
         b->at[b->count++] = bench_fill(p, size, (uint32_t)b->ops++);
         b->live += size;
         b->longest = size;
