@@ -280,7 +280,8 @@ $(DAX_UNITS:%=$(BUILD)/%) $(DAX_UNITS:%=$(BUILD)/asan/%): WRAP = mmap fstatfs fs
 
 # Each change of a file is seen, and the power may fail before it.
 $(BUILD)/unit/test_commit_crash $(BUILD)/asan/unit/test_commit_crash: \
-	WRAP = pwrite syscall fdatasync fsync ftruncate fallocate unlinkat pm_os_fs_type
+	WRAP = pwrite syscall fdatasync fsync ftruncate fallocate unlinkat pm_os_fs_type \
+	clock_gettime getrandom
 
 # What a tool does to another process.
 HALTING = $(addprefix tools/,watch/standstill.o watch/tracee.o watch/patience.o \

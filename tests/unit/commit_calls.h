@@ -23,6 +23,8 @@ static int fail_in = -1;    // the call after so many fails, as on a full disk
 static bool lose_next;      // the next sync of a file but the journal fails, once
 static bool catching_up;    // the commit before is brought into the files
 
+static unsigned thin = 4; // the power fails at one call of so many
+
 // Before each call that changes files.
 static void cut(void) {
     if (!taking || rnd(thin))
@@ -276,6 +278,23 @@ uint64_t __wrap_pm_os_fs_type(int fd) {
     struct stat st;
     bool journal = fstat(fd, &st) == 0 && st.st_ino == inodes[PM_JOURNAL_SELF];
     return journal ? EXT4_SUPER_MAGIC : __real_pm_os_fs_type(fd);
+}
+
+// Each run of a seed is the same: the identity of the heap, and what the library does by time, too.
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+    static uint64_t ns = 1700000000000000000;
+    (void)clock;
+    ns += rnd(8) ? rnd(10000) : rnd(4) ? rnd(1000000) : rnd(300000000);
+    *now = (struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    return 0;
+}
+ssize_t __wrap_getrandom(void *to, size_t len, unsigned flags);
+ssize_t __wrap_getrandom(void *to, size_t len, unsigned flags) {
+    (void)flags;
+    for (size_t i = 0; i < len; i++)
+        ((unsigned char *)to)[i] = (unsigned char)rnd(256);
+    return (ssize_t)len;
 }
 
 // Opening has done with the journal. From here on files change in other ways, too.

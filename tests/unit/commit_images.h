@@ -25,6 +25,7 @@ enum mutant {
     NO_NAME_SYNC,      // of the directory, when the journal is made
     EARLY_RETIRE,      // recovery empties the journal before its commit's files are synced
     NO_INHERITED_SYNC, // of a journal that a killed process left
+    NO_INHERITED_END,  // of a lap that a killed process has ended, perhaps not durably
     LEFT_BEHIND,       // a commit that the next one is to bring into the files first
     SKIPS,             // see journal_wrong.h
     ORDER,
@@ -48,6 +49,7 @@ static const char *const mutant_name[] = {"none",
                                           "no sync of the directory",
                                           "journal emptied before files are synced",
                                           "no sync of an inherited journal",
+                                          "no end of an inherited lap",
                                           "a commit left behind by the next one",
                                           "a commit of several is left out",
                                           "commits in another order",
@@ -79,18 +81,23 @@ static const char *const file_name[FILES] = {"journal", "superblock", "roots",  
 
 // ---- an image: recovery, and what must be there -------------------------------------------------
 
-static unsigned thin = 4;   // the power fails at one call of so many
 static struct world *image; // that is being recovered
 static void check_image(struct world *w);
+
+// A recovery is cut at some of its steps, whose number is about that of the last one as deep.
+#define CUTS 4u // of a recovery, and half as many of one after a cut
+static unsigned steps[DEPTH], steps_before[DEPTH];
 
 // Before each change by a recovery.
 static void cut_recovery(void) {
     struct world *outer = image;
-    if (outer == &worlds[DEPTH - 1] || rnd(outer == &worlds[1] ? thin : 2 * thin))
+    size_t depth = (size_t)(outer - worlds);
+    steps[depth]++;
+    if (depth == DEPTH - 1 || rnd(steps_before[depth] + 1) >= CUTS / depth)
         return;
     check_image(image_of(outer));
     shared->again++;
-    shared->third += outer != &worlds[1];
+    shared->third += depth != 1;
     image = outer;
 }
 
@@ -98,8 +105,12 @@ static bool is_left_out(unsigned file) {
     return file != PM_JOURNAL_SELF && shared->mutant == (enum mutant)file;
 }
 
+static bool has_ended(const struct world *w);
+
 static bool i_write(unsigned file, const void *from, size_t len, uint64_t at) {
     cut_recovery();
+    if (shared->mutant == NO_INHERITED_END && file == PM_JOURNAL_SELF && has_ended(image))
+        return true;
     cache_write(image, file, from, len, at);
     return true;
 }
@@ -135,8 +146,10 @@ static bool i_sync(unsigned file) {
         errno = EIO;
         return false;
     }
+    bool ended = file == PM_JOURNAL_SELF && has_ended(image);
     if (is_left_out(file) ||
-        (shared->mutant == NO_INHERITED_SYNC && file == PM_JOURNAL_SELF && !has_ended(image)))
+        (shared->mutant == NO_INHERITED_SYNC && file == PM_JOURNAL_SELF && !ended) ||
+        (shared->mutant == NO_INHERITED_END && ended && image->file[file].size != 0))
         return true;
     if (shared->mutant == EARLY_RETIRE && file != PM_JOURNAL_SELF) {
         late |= 1u << file;
@@ -217,6 +230,8 @@ static bool recover(struct world *w) {
     const struct pm_super_file *super = (void *)states[shared->after].bytes[PM_JOURNAL_SUPER];
     char *buffer = buffers[w - worlds];
     image = w;
+    steps_before[w - worlds] = steps[w - worlds];
+    steps[w - worlds] = 0;
     if (shared->mutant >= SKIPS)
         return wrong_recover(&image_io, buffer, super->super.uuid,
                              (enum wrong_way)(shared->mutant - SKIPS));

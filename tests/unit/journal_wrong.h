@@ -89,7 +89,7 @@ static bool wrong_recover(const struct pm_journal_io *io, void *buffer, const ui
         if (way != WRONG_SKIPS || n != count / 2 || n == count - 1)
             good = pm_journal_write_through(io, buffer, &part[n], true, &touched);
     }
-    return good && pm_journal_sync_touched(io, &touched) && pm_journal_retire(io, count);
+    return good && pm_journal_sync_touched(io, &touched) && pm_journal_retire(io, count != 0);
 }
 
 #endif

@@ -8,9 +8,11 @@
 // the last one that counts, or the one that is being made. Some images are written to files; the
 // next process opens them and goes on.
 //
-//   build/unit/test_commit_crash [IMAGES]
+//   build/unit/test_commit_crash [IMAGES [SEED]]
 //   build/unit/test_commit_crash mutants    each leaves out a sync or a check, or changes an order,
 //                                           and some image must show it (tests/crash/run --mutate)
+//
+// Two runs with the same seed and no address randomization (setarch -R) are the same.
 #include "commit_calls.h"
 
 #include "blocks/verify.h"
@@ -92,6 +94,16 @@ static void step(void) {
         memset(at + rnd(pages) * PM_PAGE_SIZE, (int)rnd(256), 1 + rnd(PM_PAGE_SIZE));
     if (root_pages)
         root_pages[rnd(pm_heap.roots.size)] = (char)rnd(256);
+}
+
+// The data file becomes as short as it can be.
+static void give_all_back(void) {
+    for (unsigned i = 0; i < HELD; i++) {
+        if (held[i])
+            pm_extent_release(held[i]);
+        held[i] = 0;
+    }
+    pm_extent_purge(true);
 }
 
 static void check_now(void) {
@@ -222,6 +234,8 @@ static void one_life(void) {
             memset(pm_extent_address(&pm_extents[index]), 1 + (int)rnd(255), WIDE * PM_PAGE_SIZE);
         for (unsigned k = (unsigned)rnd(12); k; k--)
             step();
+        if (lossy && rnd(6) == 0)
+            give_all_back();
         fail_in = rnd(4) ? -1 : (int)rnd(40);
         lose_next |= lossy && rnd(3) == 0;
         commit(rnd(2));
@@ -291,6 +305,7 @@ int main(int argc, char **argv) {
         run_mutants();
         return CHECK_DONE();
     }
+    shared->seed = argc > 2 ? strtoul(argv[2], NULL, 10) : 1;
     CHECK(run(MUTANT_NONE, argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 4000));
     printf(
         "images %lu, second cuts %lu, third cuts %lu, lost syncs %lu, commits %lu, opened by the "

@@ -19,9 +19,9 @@ static uint64_t retry_at; // if lost: the end of a lap at which its files are sy
 static bool hurried;      // see pm_checkpoint_hurry()
 // The end of the journal, by a commit that has failed. It is cut off before the next one.
 static bool torn;
-static bool retiring;    // the journal is to be emptied before anything is written to it,
-static uint64_t retired; // how many commits it had
-static uint64_t room;    // bytes of the journal that were written once; UINT64_MAX: no more is made
+static bool retiring; // the journal is to be emptied before anything is written to it,
+static bool retired;  // which had commits
+static uint64_t room; // bytes of the journal that were written once; UINT64_MAX: no more is made
 
 void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark) {
     j->lap = (struct pm_journal_lap){0};
@@ -117,7 +117,7 @@ bool pm_checkpoint_retire(struct pm_journal *j) {
     torn = true;
     if (!sync_files(j))
         return false;
-    retired = j->lap.commits;
+    retired = j->lap.commits != 0;
     j->follows = pm_checkpoint_mark;
     j->lap = (struct pm_journal_lap){0};
     ending = torn = false;

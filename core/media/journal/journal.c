@@ -161,14 +161,14 @@ void pm_journal_count(struct pm_journal *j) { j->lap = j->next; }
 
 // A part of several commits would undo the last ones. A part of one, or of what is written over it,
 // may have a commit behind it that came to nothing, and look like a damaged journal.
-static bool end_lap(const struct pm_journal_io *io, uint64_t commits) {
+static bool end_lap(const struct pm_journal_io *io, bool has_commits) {
     static const char zeroes[PM_JOURNAL_SECTOR];
-    return commits == 0 ||
+    return !has_commits ||
            (io->write(PM_JOURNAL_SELF, zeroes, sizeof zeroes, 0) && io->sync(PM_JOURNAL_SELF));
 }
 
 bool pm_journal_end_lap(struct pm_journal *j) {
-    if (!end_lap(j->io, j->lap.commits))
+    if (!end_lap(j->io, j->lap.commits != 0))
         return false;
     j->lap = (struct pm_journal_lap){0};
     return true;
@@ -376,8 +376,9 @@ struct pm_journal_found pm_journal_found_lap(const struct pm_journal *j) {
         .commits = j->lap.commits, .groups = j->lap.groups, .bytes = j->lap.end};
 }
 
-bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits) {
-    return end_lap(io, commits) && io->set_length(PM_JOURNAL_SELF, 0) && io->sync(PM_JOURNAL_SELF);
+bool pm_journal_retire(const struct pm_journal_io *io, bool has_commits) {
+    return end_lap(io, has_commits) && io->set_length(PM_JOURNAL_SELF, 0) &&
+           io->sync(PM_JOURNAL_SELF);
 }
 
 // A killed process may have left whole commits that are not durable, although a sync succeeds now:
@@ -417,14 +418,20 @@ static bool bring_into_files(const struct pm_journal_io *io, void *buffer,
            pm_journal_sync_touched(io, &touched);
 }
 
+static bool is_empty(const struct pm_journal_io *io) {
+    char sector[PM_JOURNAL_SECTOR];
+    return !io->read(PM_JOURNAL_SELF, sector, sizeof sector, 0);
+}
+
 // Before its commits are durable, none may be in the files: a cut could leave a part of one there,
 // and the journal torn. A sync may report an earlier run's error, so all is written once more after
-// that.
+// that. A killed process may have ended its lap, but not durably: the medium still has its commits,
+// and a part of them must not stay.
 bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
                         const struct pm_journal_found *found) {
     return (!found->groups || make_durable(io, buffer, found) || make_durable(io, buffer, found)) &&
            (bring_into_files(io, buffer, found) || bring_into_files(io, buffer, found)) &&
-           pm_journal_retire(io, found->commits);
+           pm_journal_retire(io, !is_empty(io));
 }
 
 static bool each_entry(const struct pm_journal_io *io, struct pm_journal_group *group,

@@ -185,9 +185,9 @@ bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
 // The same for the commit that was ended last, which is read only if memory does not have it.
 bool pm_journal_each_last_of(struct pm_journal *j, const struct pm_journal_found *last,
                              pm_journal_fn *fn, void *arg);
-// Empties the journal, which has `commits` commits, durably. From then on the files may change
-// without it.
-bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits);
+// Empties the journal durably. From then on the files may change without it. `has_commits`: so it
+// may have on the medium.
+bool pm_journal_retire(const struct pm_journal_io *io, bool has_commits);
 // The last step of opening: applies these commits, drops a torn one, and retires the journal.
 // False, with errno: nothing is lost, and it may be tried again.
 bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
@@ -199,8 +199,9 @@ bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
 // their contents; NULL: zeroes.
 typedef bool pm_journal_last_fn(const struct pm_journal_io *io, unsigned file, uint64_t first,
                                 uint64_t pages, const char *from, void *arg);
-// Each page that the commits name and do not cut off comes once. False, with errno: the journal
-// cannot be read, or `fn` has ended it.
+// Each page that the commits name comes once. Contents that a later length has cut off do not;
+// zeroes do, as the file may be longer again. False, with errno: the journal cannot be read, or
+// `fn` has ended it.
 bool pm_journal_each_last(const struct pm_journal_io *io, void *buffer,
                           const struct pm_journal_found *found, pm_journal_last_fn *fn, void *arg);
 // Whether the files hold all commits of the journal already. 1, 0, or -1 with errno.

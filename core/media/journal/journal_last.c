@@ -56,9 +56,10 @@ static bool find_groups(void *buffer, const struct pm_journal_found *found) {
     return w.group_at != NULL;
 }
 
-// Whether a later entry names the page, or has cut it off.
-static bool is_seen(unsigned file, uint64_t page) {
-    return (w.limit[file] && page >= w.limit[file] - 1) ||
+// Whether a later entry names the page, or has cut off its contents. Zeroes are not cut off: the
+// file may have become longer since, and a failed sync may have lost the cut.
+static bool is_seen(unsigned file, uint64_t page, bool zeroes) {
+    return (!zeroes && w.limit[file] && page >= w.limit[file] - 1) ||
            (w.seen[file][page / 8] & 1 << page % 8) != 0;
 }
 
@@ -67,7 +68,7 @@ static void see(unsigned file, uint64_t page) { w.seen[file][page / 8] |= (char)
 // The runs of pages that no later entry names. `from`: the contents of the first page, or NULL.
 static bool each_run(unsigned file, uint64_t first, uint64_t end, const char *from) {
     for (uint64_t page = first, to; page < end; page = to) {
-        for (to = page; to < end && !is_seen(file, to); to++)
+        for (to = page; to < end && !is_seen(file, to, !from); to++)
             see(file, to);
         if (to > page && !w.fn(w.io, file, page, to - page,
                                from ? from + (page - first) * PM_PAGE_SIZE : NULL, w.arg))
@@ -141,6 +142,8 @@ static bool compare(const struct pm_journal_io *io, unsigned file, uint64_t firs
     static const char zeroes[PM_PAGE_SIZE];
     for (uint64_t i = 0; i < pages; i++) {
         bool got = io->read(file, page, sizeof page, (first + i) * PM_PAGE_SIZE);
+        if (!got && !from && errno == PM_JOURNAL_ENDS) // as the file will have, if it grows
+            continue;
         *(bool *)differs =
             got ? !same_page(file, first + i, page, from ? from + i * PM_PAGE_SIZE : zeroes)
                 : errno == PM_JOURNAL_ENDS || errno == ENOENT;
