@@ -56,9 +56,9 @@ static struct commit {
         uint64_t offset, len;
     } whole_roots;
 
-    bool begun;          // in rounds
-    bool lengths_differ; // from those of the last commit
-    bool undroppable;    // when copies could last be dropped, the caller did not allow it
+    bool begun;           // in rounds
+    bool lengths_differ;  // from those of the last commit
+    uint64_t undroppable; // until the lap ends there, because the caller did not allow to drop
     // Bytes of the journal's memory that may have been stored to: from its start; up to its end.
     size_t ready, ready_copies;
     uint64_t awaited; // copies at the instant, at most
@@ -256,11 +256,7 @@ static void begin_at_instant(void) {
 
 // ---- the instant itself -------------------------------------------------------------------------
 
-// Copies that are kept although the files have the same: each costs a comparison while the threads
-// are held, and memory.
-#define KEPT_MOST 256u
-
-// Of the last commit.
+// Copies that the last commit has kept although the files have the same.
 static uint64_t kept_before(void) {
     const struct pm_commit_cost *last = &pm_commit_last;
     return last->copied > last->pages ? last->copied - last->pages : 0;
@@ -281,7 +277,9 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         pm_stored_lose();
     bool drop = may_drop && durable && !pm_stored_is_lent();
     if (durable)
-        commit.undroppable = !may_drop && kept_before() > KEPT_MOST;
+        commit.undroppable = may_drop || kept_before() <= PM_CHECKPOINT_FEW
+                                 ? 0
+                                 : commit.journal.lap.end + PM_CHECKPOINT_LAP_LEAST;
     commit.taken.forced = commit.force;
     commit.taken.amid = commit.amid;
     commit.force = commit.amid = false;
@@ -377,7 +375,9 @@ static bool apply(void) {
 // To have the files durable sooner is of no use where copies may not be dropped even then: a thread
 // sleeps in a call whose result the kernel may store into the heap.
 static bool keeps_too_much(void) {
-    return commit.force || (kept_before() > KEPT_MOST && !commit.undroppable);
+    uint64_t kept = kept_before(), bound = pm_options.commit_pages.number; // they count for it
+    bool pays = pm_checkpoint_pays(kept) || (bound && kept > larger(bound / 8, PM_CHECKPOINT_FEW));
+    return commit.force || (pays && commit.journal.lap.end >= commit.undroppable);
 }
 
 static bool bring(void) {
@@ -386,6 +386,7 @@ static bool bring(void) {
     if (!apply())
         return false;
     keep_ready();
+    pm_checkpoint_compared(kept_before());
     pm_checkpoint_cut(&commit.journal);
     return true;
 }

@@ -26,6 +26,7 @@
 #include "media/backing/journal_part.h"
 #include "media/backing/volume.h"
 #include "media/backing/work_copy.h"
+#include "media/journal/checkpoint.h"
 #include "media/journal/page_sums.h"
 #include "media/persist.h"
 
@@ -293,7 +294,20 @@ bool pm_journal_back_with_space(struct pm_journal *j, const struct pm_journal_fo
 
 // ---- the journal of the open heap ---------------------------------------------------------------
 
+// A lap takes at most this part of the medium.
+#define LAP_PART 64
+
 static bool sync_dir(void) { return syscall(SYS_fsync, pm_heap.dir_fd) == 0 || errno == EINVAL; }
+
+// In memory syncs cost nothing, and on a small medium room does.
+static void limit_lap(int fd) {
+    struct pm_os_space space;
+    uint64_t most = pm_os_space(fd, &space) && space.all ? space.all / LAP_PART : UINT64_MAX;
+    if (is_in_memory(PM_JOURNAL_SELF) || most < PM_CHECKPOINT_LAP_LEAST)
+        most = PM_CHECKPOINT_LAP_LEAST;
+    if (pm_checkpoint_lap > most)
+        pm_checkpoint_lap = most;
+}
 
 bool pm_journal_open(void) {
     struct pm_file *file = &pm_heap.journal;
@@ -311,6 +325,7 @@ bool pm_journal_open(void) {
     file->fd = pm_os_fd_high(fd);
     file->dev = st.st_dev;
     file->ino = st.st_ino;
+    limit_lap(file->fd);
     return true;
 }
 

@@ -10,6 +10,7 @@
 #include "instant_copy.h"
 #include "journal_files.h"
 #include "media/backing/marks.h"
+#include "media/journal/checkpoint.h"
 #include "media/own_pages.h"
 #include "stored_pages.h"
 
@@ -281,11 +282,12 @@ static void drop_rest_of(unsigned file, char *at, uint64_t length) {
     drops.next = *from < length ? file : file + 1;
 }
 
-// The threads are held meanwhile.
+// The threads are held meanwhile. A long lap keeps more from being given back.
 #define DROP_NS ((uint64_t)100000)
 
 static void drop_rest(void) {
-    drops.until = pm_os_now_ns() + DROP_NS;
+    uint64_t laps = pm_checkpoint_worth();
+    drops.until = pm_os_now_ns() + DROP_NS * (laps ? laps : 1);
     drops.first = drops.next;
     for (unsigned i = 0; i < 2; i++) {
         drops.again = i;

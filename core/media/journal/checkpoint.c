@@ -5,9 +5,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/os.h"
 #include "page_sums.h"
 
-uint64_t pm_checkpoint_lap = (uint64_t)4 << 20, pm_checkpoint_kept = (uint64_t)64 << 20;
+uint64_t pm_checkpoint_lap = (uint64_t)32 << 20, pm_checkpoint_kept = (uint64_t)64 << 20;
 uint64_t pm_checkpoint_applied;
 uint32_t pm_checkpoint_mark;
 
@@ -17,6 +18,11 @@ static int error;         // of the last sync of the files; 0: it was good
 static bool ending;       // a lap ends, and that is not durable
 static uint64_t retry_at; // if lost: the end of a lap at which its files are synced again
 static bool hurried;      // see pm_checkpoint_hurry()
+static struct {
+    uint64_t took, ended; // nanoseconds: the last checkpoint
+    uint64_t commits;     // of its lap
+    uint64_t compared;    // pages, since
+} last;
 // The end of the journal, by a commit that has failed. It is cut off before the next one.
 static bool torn;
 static bool retiring; // the journal is to be emptied before anything is written to it,
@@ -31,6 +37,7 @@ void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark) {
     lost = ending = hurried = torn = retiring = false;
     error = 0;
     room = 0;
+    memset(&last, 0, sizeof last);
     pm_sums_forget();
 }
 
@@ -111,7 +118,26 @@ static bool end_lap(struct pm_journal *j) {
     return !ending;
 }
 
-bool pm_checkpoint_make(struct pm_journal *j) { return sync_files(j) && end_lap(j); }
+// A checkpoint that took longer was held up by something else.
+#define TOOK_MOST ((uint64_t)1000000000)
+
+// Whether the files are synced. Whether the lap has ended, too, says `ending`.
+static bool make_timed(struct pm_journal *j) {
+    bool any = !pm_checkpoint_is_durable();
+    uint64_t began = pm_os_now_ns(), commits = j->lap.commits;
+    if (!sync_files(j))
+        return false;
+    end_lap(j);
+    last.ended = pm_os_now_ns();
+    last.compared = 0;
+    if (any) {
+        last.took = last.ended - began < TOOK_MOST ? last.ended - began : TOOK_MOST;
+        last.commits = commits;
+    }
+    return true;
+}
+
+bool pm_checkpoint_make(struct pm_journal *j) { return make_timed(j) && !ending; }
 
 bool pm_checkpoint_retire(struct pm_journal *j) {
     torn = true;
@@ -126,6 +152,31 @@ bool pm_checkpoint_retire(struct pm_journal *j) {
 
 void pm_checkpoint_hurry(struct pm_journal *j) { hurried = j->lap.end != 0 && !lost; }
 
+// ---- when it pays -------------------------------------------------------------------------------
+
+// About what it costs to copy a page and sum it up, in caches that have other things, and what it
+// costs if the page is given back, and stored to again.
+#define COMPARE_NS 500
+#define RETURN_NS 2500
+// So many copies are worth a checkpoint for their memory, too, if that takes 1/SHARE of the time.
+#define MANY 256u
+#define SHARE 20
+
+void pm_checkpoint_compared(uint64_t pages) { last.compared += pages; }
+
+bool pm_checkpoint_pays(uint64_t kept) {
+    bool by_time = COMPARE_NS * last.compared >= last.took + RETURN_NS * kept;
+    bool by_memory = kept > MANY && (pm_os_now_ns() - last.ended) / SHARE >= last.took;
+    return kept > PM_CHECKPOINT_FEW && (by_time || by_memory);
+}
+
+uint64_t pm_checkpoint_worth(void) {
+    uint64_t laps = pm_checkpoint_lap / PM_CHECKPOINT_LAP_LEAST;
+    return laps < last.commits ? laps : last.commits;
+}
+
+// ---- before a commit ----------------------------------------------------------------------------
+
 // Where files cannot be synced, the lap goes on: the journal has it all. They are synced again when
 // it is longer by a lap.
 bool pm_checkpoint_prepare(struct pm_journal *j) {
@@ -134,8 +185,8 @@ bool pm_checkpoint_prepare(struct pm_journal *j) {
     if (!ending && !hurried && j->lap.end <= (lost ? retry_at : pm_checkpoint_lap))
         return true;
     hurried = false;
-    if (sync_files(j))
-        return end_lap(j);
+    if (make_timed(j))
+        return !ending;
     retry_at = j->lap.end + pm_checkpoint_lap;
     return true;
 }
@@ -155,6 +206,8 @@ void pm_checkpoint_make_room(struct pm_journal *j) {
         return;
     uint64_t at = j->at, wanted = at < LEAST_ROOM ? LEAST_ROOM : 2 * at;
     room = at;
+    if (wanted > at + PM_CHECKPOINT_LAP_LEAST)
+        wanted = at + PM_CHECKPOINT_LAP_LEAST; // a commit waits for it
     if (wanted > pm_checkpoint_lap)
         wanted = pm_checkpoint_lap;
     if (at >= wanted)

@@ -3,7 +3,8 @@
 //
 // How the commits of the open heap reach its files for good. A commit in force is written to the
 // files, which are not synced; the commit is durable in the journal. A checkpoint syncs them. It is
-// made when the journal is long, before it is cut or retired, and before its space is needed.
+// made when the journal is long, before it is cut or retired, before its space is needed, and when
+// copies of pages that it would give back have cost as much.
 //
 //   journal   |<-- the lap ------------->|<-- zeroes: room for the next ones -->|
 //              commit  commit  ... commit
@@ -22,6 +23,7 @@
 // A lap ends before the commit that would begin behind this many bytes. The longer, the fewer
 // checkpoints, and the more an opening after a kill has to apply.
 extern uint64_t pm_checkpoint_lap;
+#define PM_CHECKPOINT_LAP_LEAST ((uint64_t)4 << 20) // where a longer one is of no use, or no room
 // The journal keeps its space for the next lap, up to this many bytes.
 extern uint64_t pm_checkpoint_kept;
 
@@ -37,6 +39,14 @@ void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark);
 bool pm_checkpoint_prepare(struct pm_journal *j);
 // The next pm_checkpoint_prepare() makes a checkpoint, unless syncs fail.
 void pm_checkpoint_hurry(struct pm_journal *j);
+// A commit has compared so many copies of pages in vain, as the files have the same. None of them
+// is given back before a checkpoint.
+void pm_checkpoint_compared(uint64_t pages);
+// So many are kept. Whether they have cost as much as a checkpoint by now. Never for a few.
+#define PM_CHECKPOINT_FEW 64u
+bool pm_checkpoint_pays(uint64_t kept);
+// How many of the shortest laps the last one stood for: as much more may be given back after it.
+uint64_t pm_checkpoint_worth(void);
 // The errno of the sync that keeps a lap from ending; 0: none does.
 int pm_checkpoint_error(void);
 // Makes room behind what was just written to the journal, which is not synced yet.
