@@ -49,10 +49,6 @@ static void begin(struct pm_lazy_table *t, char *map, size_t bytes) {
     size_t first = step < bytes ? step : bytes; // now: a sandbox may forbid mprotect() later
     if (mprotect(t->map, first, PROT_READ | PROT_WRITE) == 0)
         t->ready = first;
-    // If the program calls mlock(), the kernel maps the reserved part too. With this it uses one
-    // zeroed huge page for every 2 MiB instead of 512 small ones.
-    if (t->ready < bytes)
-        pm_os_advise(t->map + t->ready, bytes - t->ready, MADV_HUGEPAGE);
     errno = saved;
 }
 
@@ -108,9 +104,28 @@ void pm_lazy_table_divide(struct pm_lazy_table *table, size_t stride) {
         table[i] = (struct pm_lazy_table){.map = map + i * stride, .reach = stride};
 }
 
+// A program may ask about any address of the range, so the reserved part reads as zeroes. After
+// mlockall(MCL_FUTURE) the kernel would provide a page for each 4 KiB of a mapping that is made
+// readable, and for none of one that becomes readable. False: memory is out.
+static bool become_readable(char *at, size_t len) {
+    int saved = errno;
+    bool good = mprotect(at, len, PROT_READ) == 0 || map(at, len, PROT_READ, MAP_FIXED) == at;
+    if (good)
+        errno = saved;
+    return good;
+}
+
 static void place(struct pm_range_table *t, char *map, uint64_t range) {
     bool listed = t->table[0].map != NULL;
-    begin(&t->table[0], map, bytes_for(t, range));
+    size_t bytes = bytes_for(t, range);
+    begin(&t->table[0], map, bytes);
+    // If the program calls mlock(), the kernel maps the reserved part too. With this it uses one
+    // zeroed huge page for every 2 MiB instead of 512 small ones.
+    int saved = errno;
+    size_t ready = t->table[0].ready;
+    if (ready < bytes)
+        pm_os_advise(map + ready, bytes - ready, MADV_HUGEPAGE);
+    errno = saved;
     pm_lazy_table_divide(t->table, bytes_for(t, PM_SHARD_RANGE));
     if (!listed) {
         t->next = range_tables;
@@ -122,12 +137,13 @@ bool pm_range_tables_reserve(struct pm_range_table *first, unsigned count, uint6
     size_t bytes = 0;
     for (unsigned i = 0; i < count; i++)
         bytes += round_up(bytes_for(&first[i], range), STEP);
-    char *map = reserve(bytes);
-    for (unsigned i = 0; map && i < count; i++) {
-        place(&first[i], map, range);
-        map += round_up(bytes_for(&first[i], range), STEP);
+    char *at = reserve(bytes);
+    bool good = at && become_readable(at, bytes);
+    for (unsigned i = 0; good && i < count; i++) {
+        place(&first[i], at, range);
+        at += round_up(bytes_for(&first[i], range), STEP);
     }
-    return map != NULL;
+    return good;
 }
 
 bool pm_range_tables_cover(unsigned shard, uint64_t bytes) {

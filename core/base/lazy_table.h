@@ -5,7 +5,9 @@
 // steps, for as much of the heap as is in use:
 //
 //   map          ready            reach
-//   | writable     | only reads, as zeroes |
+//   | writable     | out of bounds         |
+//
+// Of a table along the range (below) the second part reads as zeroes.
 //
 // Memory that was never writable costs nothing where all writable memory counts: in core dumps,
 // under vm.overcommit_memory=2 and `ulimit -d`, under mlock(), and in valgrind's search for leaks.

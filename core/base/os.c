@@ -50,7 +50,7 @@ void *pm_os_reserve(size_t bytes) {
 }
 
 void *pm_os_reserve_unused(size_t bytes) {
-    void *p = mmap(pm_os_place(bytes), bytes, PROT_READ,
+    void *p = mmap(pm_os_place(bytes), bytes, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }

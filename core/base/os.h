@@ -37,7 +37,7 @@ void *pm_os_place(size_t bytes);
 // Returns zeroed private memory for volatile metadata. The kernel provides pages only where it is
 // touched. NULL: there is no address space.
 void *pm_os_reserve(size_t bytes);
-// The same, but read-only until its owner makes parts of it writable.
+// The same, but out of bounds until its owner makes parts of it readable or writable.
 void *pm_os_reserve_unused(size_t bytes);
 // madvise(), repeated when it was interrupted.
 bool pm_os_advise(void *at, size_t len, int advice);

@@ -30,7 +30,7 @@ static bool reserve(struct lines *l) {
 
 bool pm_media_lines_init(void) { return reserve(&shard_lines[0]); }
 
-// Makes `used` writable for every line of the file. Called before lines are marked.
+// Makes `used` accessible for every line of the file. Called before lines are sought or marked.
 static bool cover(const struct pm_shard *s) {
     if (!lines_in(s)->used && !reserve(lines_in(s)))
         return false;
@@ -72,14 +72,14 @@ static uint32_t find(const struct lines *l, uint32_t from, uint32_t to, uint32_t
 
 static uint32_t take_lines(struct pm_shard *s, uint32_t want) {
     struct lines *l = lines_in(s);
-    if (!l->used && !reserve(l))
+    if (!cover(s))
         return 0;
     uint32_t line = find(l, l->cursor, pm_media_lines_there(s), want);
     if (!line)
         line = find(l, 1, pm_media_lines_there(s), want);
-    if (!line && pm_file_grow(&s->morph, s->morph.size + PM_PAGE_SIZE))
+    if (!line && pm_file_grow(&s->morph, s->morph.size + PM_PAGE_SIZE) && cover(s))
         line = find(l, 1, pm_media_lines_there(s), want);
-    if (!line || !cover(s))
+    if (!line)
         return 0;
     set_used(l, line, want, true);
     l->cursor = line + want;

@@ -110,7 +110,8 @@ unsigned pm_extent_some_slabs(uint32_t *index, uint32_t headers, uint32_t *slabs
     struct pm_shard *s = pm_shard_of_extent(*index);
     unsigned found = 0, next = pm_shard_number(s) + 1;
     pm_lock(&s->lock);
-    uint32_t top = pm_index_first(s) + s->extents->top;
+    uint32_t first = pm_index_first(s), top = first + s->extents->top;
+    *index += *index == first; // it stands for no extent, and need not be there
     uint32_t end = top - *index < headers ? top : *index + headers;
     for (; *index < end && found < max; ++*index)
         if (pm_extents[*index].state == PM_EXTENT_ACTIVE && pm_extents[*index].slab)

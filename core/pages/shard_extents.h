@@ -50,8 +50,9 @@ struct pm_resize {
 
 // Its size is a power of two, so that a shift leads from an index to it.
 struct pm_shard_extents {
-    // The headers. The indices in use are less than pm_index_first() + `top`; `spare` begins the
-    // list of those that are not in use, linked by `next`.
+    // The headers. The indices in use lie between pm_index_first(), which stands for no extent and
+    // is out of bounds until there is one, and that + `top`; `spare` begins the list of those that
+    // are not in use, linked by `next`.
     _Alignas(4096) struct pm_lazy_table headers;
     uint32_t top, spare;
     struct pm_active active; // sums over the active extents

@@ -36,7 +36,7 @@ static bool can_write(char *p) {
 static void test_steps(void) {
     struct pm_lazy_table t;
     CHECK(pm_lazy_table_reserve(&t, 64 * GIB));
-    CHECK(t.map[0] == 0 && t.map[64 * GIB - 1] == 0);
+    CHECK(t.map[0] == 0);
     CHECK(pm_lazy_table_need(&t, 0));
     CHECK(can_write(t.map) && !can_write(t.map + (5 << 20)));
     errno = 77;
@@ -56,6 +56,7 @@ static void test_along_the_range(void) {
     static struct pm_range_table large = {.element = 1 << 20, .shift = 16};
     CHECK(pm_range_table_reserve(&small, GIB) && pm_range_table_reserve(&large, GIB));
     CHECK(small.table[0].reach == GIB / 16 && large.table[0].reach == GIB / 65536 << 20);
+    CHECK(small.table[0].map[GIB / 16 - 1] == 0 && large.table[0].map[GIB] == 0);
     CHECK(pm_range_tables_cover(0, 0));
     CHECK(!can_write(small.table[0].map + (2 << 20)) && !can_write(large.table[0].map + (2 << 20)));
     CHECK(pm_range_tables_cover(0, (32 << 20) + 1)); // a part of an element needs the whole element
