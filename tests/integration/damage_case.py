@@ -208,8 +208,7 @@ class Case:
             wild = (int.from_bytes(now, "little") ^ bits).to_bytes(field.size, "little")
         found += [wild] + [bytes(n) for n in neighbours if len(n) == field.size]
         found = [v for v in dict.fromkeys(found) if v != now]
-        most = VALUES
-        if ".entry[" in field.name or self.state == "recovered" or self.may_change(field.name):
-            # One of many; as "clean" but for the closing; nothing reads it.
-            most = min(VALUES, 2) if VALUES < 5 else 3
+        most = min(VALUES, 3) if ".entry[" in field.name else VALUES  # one of many entries
+        if self.state == "recovered" or self.may_change(field.name):
+            most = min(VALUES, 2)  # as "clean" but for the closing; or nothing reads it
         return rng.sample(found, min(len(found), most))
