@@ -3,9 +3,10 @@
 //
 // Takes one path through the allocator COUNT times and does nothing else; scripts/counters counts
 // its instructions. The first rounds warm the caches. So two runs with different COUNT differ only
-// in how often they take the path. With "loop-" before the mode, the loop runs without the calls,
-// and its cost can be subtracted.
-//   pair MODE COUNT SIZE [DEPTH]      DEPTH blocks are in use at a time
+// in how often they take the path. Several COUNTs are run in turn, each by a call of counted(), so
+// that callgrind can tell them apart in one run. With "loop-" before the mode, the loop runs
+// without the calls, and its cost can be subtracted.
+//   pair MODE COUNT[,COUNT]... SIZE [DEPTH]      DEPTH blocks are in use at a time
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -210,15 +211,33 @@ static const struct {
              {"commit", run_commit, false},  {"pointer-free", run_pointer_free, true},
              {"pinned", run_pinned, true},   {"pinned-churn", run_churn, true}};
 
-static unsigned long number(const char *text, unsigned long limit) {
+// A number that ends before `stop`, or where the text does.
+static unsigned long number_before(const char *text, char stop, unsigned long limit) {
     char *end;
     errno = 0;
     unsigned long value = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || errno || !value || value > limit) {
+    bool ended = !*end || *end == stop;
+    if (text[0] < '0' || text[0] > '9' || !ended || errno || !value || value > limit) {
         fprintf(stderr, "pair: %s is not a number from 1 to %lu\n", text, limit);
         exit(2);
     }
     return value;
+}
+
+static unsigned long number(const char *text, unsigned long limit) {
+    return number_before(text, '\0', limit);
+}
+
+__attribute__((noinline)) static void counted(void (*run)(unsigned long), unsigned long count) {
+    run(count);
+    __asm__ volatile("" : : : "memory"); // no tail call: callgrind sees the return
+}
+
+static void run_each(void (*run)(unsigned long), const char *counts) {
+    for (const char *at = counts; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        counted(run, number_before(at, ',', 1UL << 40));
+    }
 }
 
 int main(int argc, char **argv) {
@@ -226,15 +245,14 @@ int main(int argc, char **argv) {
     for (unsigned i = 0; (argc == 4 || argc == 5) && i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(argv[1] + (calls ? 0 : 5), modes[i].name) != 0)
             continue;
-        unsigned long count = number(argv[2], 1UL << 40);
         size = number(argv[3], 1UL << 30);
         depth = argc > 4 ? (unsigned)number(argv[4], DEPTH_LIMIT) : 1;
         if (modes[i].warm)
             modes[i].run(WARM_UP);
-        modes[i].run(count);
+        run_each(modes[i].run, argv[2]);
         return 0;
     }
     fprintf(stderr, "usage: pair [loop-]malloc|calloc|realloc|remote|lock|grow|commit|pointer-free|"
-                    "pinned|pinned-churn COUNT SIZE [DEPTH]\n");
+                    "pinned|pinned-churn COUNT[,COUNT]... SIZE [DEPTH]\n");
     return 2;
 }
