@@ -50,7 +50,6 @@ LARGE_FOUND = "40 times PMDK, 18 nvm_malloc, 55 PAllocator, 57 Makalu, at most (
 WEAK_FOUND = "70 times Makalu and 6 times Ralloc, at most (8.2)"
 EADR_SMALL = "240% better on average; PAllocator takes 27% less time in Threadtest (8.9)"
 BREAKDOWN = "51% to 87% of the time is flushing where nothing is done about it (8.2)"
-NO_LATENCY = "Loads from slower media: flushes alone are made to take longer."
 DRAWING = "It shows a structure or a code path, and no measurement."
 
 PMALLOC = (
@@ -356,21 +355,21 @@ MAKALU = (
     Figure("makalu:t4", "times of Atlas with consistent data", never=INSIDE),
 )
 
-SIZES = "fewer blocks of 8 KB and more; blocks are of all threads together."
+SIZES = "With --paper fewer blocks of 8 KB and more; blocks are of all threads together."
 PALLOCATOR = (
     Figure(
         "pallocator:10",
         "allocation by size, threads and latency of the media",
         "linear to 16 threads; up to 54% less at 650 ns (5)",
         ("alloc", "alloc-more", "alloc-slow"),
-        lacks=NO_LATENCY + " With --paper " + SIZES,
+        lacks=SIZES,
     ),
     Figure(
         "pallocator:11",
         "deallocation by size, threads and latency of the media",
         "linear to 16 threads; up to 60% less at 650 ns (5)",
         ("free", "free-more", "free-slow"),
-        lacks=NO_LATENCY + " With --paper " + SIZES,
+        lacks=SIZES,
     ),
     Figure(
         "pallocator:12",
@@ -378,21 +377,18 @@ PALLOCATOR = (
         "uniform: 7.5 times NVML, 49.7 Makalu, 6.7 nvm_malloc, at most; 47% less at 650 ns "
         "(5)",
         ("randalloc", "randalloc-slow"),
-        lacks=NO_LATENCY,
     ),
     Figure(
         "pallocator:13",
         "Larson with small, medium and large blocks",
         "4.5 times NVML, 1.6 Makalu, 3.9 nvm_malloc, at most (5)",
         ("larson-small", "larson-medium", "larson-large", "larson-slow"),
-        lacks=NO_LATENCY,
     ),
     Figure(
         "pallocator:14",
         "recovery by bytes in use and latency of the media",
         "61 GB: 45 ms; NVML 210 ms, Makalu 23.5 s, nvm_malloc 1.3 s (5)",
-        ("recovery-10m", "recovery-50m", "recovery-100m"),
-        lacks="Media of higher latency: a recovery mostly loads.",
+        ("recovery-10m", "recovery-50m", "recovery-100m", "recovery-slow"),
     ),
     Figure(
         "pallocator:15",

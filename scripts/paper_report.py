@@ -58,11 +58,14 @@ def seen_of_counters(data):
 
 
 def seen_of_recovery(data):
-    seconds = next(iter(data["recovery"].values()))["seconds"]["median"]
-    others = {benchlib.OURS: seconds}
-    for name, of in data["others"].items():
-        others |= {f"{name} {what}".removesuffix(" seconds"): s["median"] for what, s in of.items()}
-    times = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in others.items())
+    of_all = {benchlib.OURS: next(iter(data["recovery"].values()))} | data["others"]
+    seconds = {}
+    for name, of in of_all.items():
+        medians = {what: of[what]["median"] for what in ("seconds", "collection") if what in of}
+        if "slower" in of:
+            medians["on slower media"] = of["slower"]["seconds"]
+        seconds |= {f"{name} {what}".removesuffix(" seconds"): s for what, s in medians.items()}
+    times = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in seconds.items())
     return f"{data['nodes']:,} nodes: {times}"
 
 

@@ -76,21 +76,25 @@ def counters(*names):
     return Run("counters", ("--only", ",".join(names)), ("--only", ",".join(names)))
 
 
-def recovery(small, paper, *more):
-    """Other allocators make the plain list alone."""
+def recovery(small, paper, *more, plain=False):
+    """Other allocators make the plain list alone: `more` is of another one, but for `plain`."""
     return Run(
         "recovery-bench",
         ("--nodes", f"{small}", "--threads", "1", "--runs", "3", *more),
         ("--nodes", f"{paper}", "--threads", "1", "--runs", "5", *more),
-        comparators=() if more else ("allocators", "folder"),
+        comparators=() if more and not plain else ("allocators", "folder"),
         only=(benchlib.OURS, benchlib.PMEMOBJ),
     )
 
 
-def slow(programs, small, paper, ns):
-    """As on media that take so much longer for each line that is flushed."""
-    run = bench(programs, small, paper, more=("--flush-ns", f"{ns}"))
-    return dataclasses.replace(run, comparators=SEEN)
+# PAllocator's media from their shortest latency to their longest, in nanoseconds: what a load takes
+# more, what the flush of a line takes, and the last cache of that machine.
+LATENCY = ("--load-ns", "490", "--flush-ns", "650", "--cache-mb", "20")
+
+
+def slow(programs, small, paper):
+    """On such media, beside memory. A run is traced, so it takes some hundred times as long."""
+    return study("loads", programs, small, paper, more=LATENCY, without=("glibc",))
 
 
 def one_side(run):
@@ -105,6 +109,7 @@ def longer_than_128(phase):
 SMALL = "threadtest,prodcon,shbench,larson-small"
 LARGE = "larson-large,dbmstest"
 FRAG = ",".join(f"fragbench-long-w{w}" for w in (1, 2, 3, 4))
+EACH_SIZE = "apart-{0}-128,apart-{0}-8192,apart-{0}-524288"
 LOCAL = ",".join(f"prodcon-local-{local}" for local in (25, 50, 75, 100))
 RANDOM = "randalloc-uniform,randalloc-small,randalloc-large"
 LARSON = "larson-small,larson-medium,larson-large"
@@ -152,10 +157,10 @@ RUNS = {
     "nodes-remote": bench(LOCAL + ",prodcon", 0.01, 0.83, threads=False, always=("one-node",)),
     "stripes": bench(SMALL, 0.005, 1, always=STRIPES),
     "log-cost": bench(LARGE, 0.05, 10, always=("log-grows",)),
-    "alloc-slow": slow("apart-alloc-128", 0.05, 16, 650),
-    "free-slow": slow("apart-free-128", 0.05, 16, 650),
-    "randalloc-slow": slow(RANDOM, 0.05, 1, 650),
-    "larson-slow": slow(LARSON, 0.01, 10, 650),
+    "alloc-slow": slow(EACH_SIZE.format("alloc"), 0.002, 16),
+    "free-slow": slow(EACH_SIZE.format("free"), 0.002, 16),
+    "randalloc-slow": slow(RANDOM, 0.002, 1),
+    "larson-slow": slow(LARSON, 0.0005, 10),
     "flushes-small": study(
         "flushes", SMALL, 0.01, 1, ("freed-first", "stripes-1"), without=("glibc",)
     ),
@@ -198,6 +203,7 @@ RUNS = {
     "recovery-10m": recovery(100_000, 10_000_000),
     "recovery-50m": recovery(200_000, 50_000_000),
     "recovery-100m": recovery(400_000, 100_000_000),
+    "recovery-slow": recovery(50_000, 100_000_000, *LATENCY[:2], plain=True),
     # As much as is kept is leaked; as many lists as the paper has roots.
     "recovery-lists": recovery(
         50_000, 1_500_000, "--lanes", "512", "--leak-every", "1", "--longest", "2048"

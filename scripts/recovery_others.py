@@ -14,6 +14,7 @@ import signal
 import tempfile
 
 import benchlib
+import load_model
 
 LINE = re.compile(r"^answer=(\w+) ops=(\d+) seconds=([\d.]+)", re.MULTILINE)
 # Ralloc's own figure, which leaves out that all of the pool is flushed.
@@ -38,25 +39,32 @@ def pool_megabytes(nodes):
     return 1536 + (nodes * 256 >> 20)
 
 
-def kept(what, variant, nodes, folder):
-    """(answer, {what: seconds}) of a run of build/bench/kept."""
+def kept(what, variant, nodes, folder, megabytes=None):
+    """(answer, {what: seconds}) of a run of build/bench/kept. With `megabytes` of a cache it is
+    traced, and its misses are there in place of the seconds."""
     env = benchlib.environment(variant, folder)
     env["BENCH_POOL_MB"] = f"{pool_megabytes(nodes)}"
     program = str(benchlib.built("bench/kept"))
-    result = benchlib.run([program, what, "-n", str(nodes)], env=env, timeout=7200)
+    command = [program, what, "-n", str(nodes)]
+    if megabytes:
+        result, misses, _ = load_model.traced(command, env, megabytes, folder)
+    else:
+        result = benchlib.run(command, env=env, timeout=7200)
     line = LINE.search(result.stdout)
     if result.status != -signal.SIGKILL or not line or int(line[2]) != nodes:
         text = benchlib.status_text(result)
         raise benchlib.Failure(f"kept {what}, {variant.name}: {text}, expected signal 9")
+    if megabytes:
+        return line[1], misses
     collection = COLLECTION.search(result.stdout)
     more = {"collection": int(collection[1]) / 1e3} if collection else {}
     return line[1], {"seconds": float(line[3])} | more
 
 
-def recover(variant, nodes, place):
+def recover(variant, nodes, place, megabytes=None):
     with tempfile.TemporaryDirectory(prefix="pmalloc-recovery-", dir=place) as folder:
         made, _ = kept("make", variant, nodes, folder)
-        found, seconds = kept("open", variant, nodes, folder)
+        found, seconds = kept("open", variant, nodes, folder, megabytes)
     if made != found:
         raise benchlib.Failure(f"kept, {variant.name}: another list than before the kill")
     return seconds
@@ -65,19 +73,25 @@ def recover(variant, nodes, place):
 def measure(options, variants):
     """{name: {what: summary of seconds}}, in turns."""
     found = {variant.name: [] for variant in variants}
+    place = os.path.abspath(options.heap_in)
     for _, variant in benchlib.interleaved(variants, options.runs):
-        place = os.path.abspath(options.heap_in)
         found[variant.name].append(recover(variant, options.nodes, place))
-    return {
+    figures = {
         name: {what: benchlib.summary([run[what] for run in runs]) for what in runs[0]}
         for name, runs in found.items()
     }
+    for variant in variants if options.load_ns else ():
+        misses = recover(variant, options.nodes, place, options.cache_mb)
+        seconds = figures[variant.name]["seconds"]["median"]
+        figures[variant.name]["slower"] = load_model.slower(seconds, misses, options.load_ns)
+    return figures
 
 
-def print_table(nodes, others):
+def print_table(options, others):
     if not others:
         return
-    print(f"\nOther allocators, a list of {nodes} nodes of 64 to 128 bytes, to the first block:")
+    nodes = f"{options.nodes} nodes of 64 to 128 bytes"
+    print(f"\nOther allocators, a list of {nodes}, to the first block:")
     rows = [
         [
             name,
@@ -88,3 +102,5 @@ def print_table(nodes, others):
         for name, of in others.items()
     ]
     print(benchlib.table(["allocator", "seconds", "spread", "its own figure"], rows))
+    for name, of in others.items():
+        load_model.print_slower(name, of, options)

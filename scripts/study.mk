@@ -26,9 +26,14 @@ $(WATCH): tests/bench/study/watch.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(APP_CFLAGS) -fPIC -shared $(LDFLAGS) $(DEPS) -o $@ $<
 
+LOADS = $(BUILD)/study/loads
+$(LOADS): tests/bench/study/loads.c tests/bench/marks.h $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(CC) $(APP_CFLAGS) $(LDFLAGS) $(DEPS) -o $@ $<
+
 $(STUDIES:%=$(BUILD)/study/%): $(BUILD)/study/%: FORCE
 	$(MAKE) BUILD=$@ CPPFLAGS="$(CPPFLAGS) $(STUDY_$*)" $@/study/libpmalloc_study.so
 
-study-built: $(STUDY_LIB) $(WATCH) $(CONTENTION)
+study-built: $(STUDY_LIB) $(WATCH) $(LOADS) $(CONTENTION)
 
 study: study-built $(STUDIES:%=$(BUILD)/study/%) ## build libraries with other constants, to measure

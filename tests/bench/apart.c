@@ -12,9 +12,14 @@ static unsigned timed;        // the phase that the mode names
 static double seconds;        // of that phase, by the clock of worker 0
 static pthread_barrier_t all; // between phases
 
-// Starts or ends a phase, for all threads at once.
-static double instant(void) {
+// Starts or ends a phase, for all threads at once. mark: whether what follows is timed.
+static double instant(unsigned worker, bool mark) {
     pthread_barrier_wait(&all);
+    if (bench_marked) {
+        if (worker == 0)
+            bench_mark(mark ? BENCH_ON : BENCH_OFF);
+        pthread_barrier_wait(&all);
+    }
     return bench_clock();
 }
 
@@ -22,13 +27,13 @@ static uint64_t work(unsigned worker) {
     uint64_t mine = bench_part(blocks, worker), answer = 0;
     void **held = bench_table(mine * sizeof *held);
     for (uint64_t round = 0; round <= rounds; round++) {
-        double from = instant();
+        double from = instant(worker, round > 0 && timed == 0);
         for (uint64_t i = 0; i < mine; i++)
             held[i] = bench_new(bytes, (uint32_t)(round + i));
-        double between = instant();
+        double between = instant(worker, round > 0 && timed == 1);
         for (uint64_t i = 0; i < mine; i++)
             answer += bench_drop(held[i]);
-        double to = instant();
+        double to = instant(worker, false);
         if (worker == 0 && round > 0)
             seconds += timed == 0 ? between - from : to - between;
     }

@@ -25,6 +25,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "marks.h"
+
 enum { BENCH_THREADS = 256, BENCH_PAGE = 4096 };
 enum { BENCH_WRONG = 1, BENCH_USAGE = 2 };
 
@@ -191,6 +193,39 @@ static inline void bench_load_adapter(void) {
         bench_exit(BENCH_USAGE, "%s of BENCH_ALLOCATOR=%s failed", bench_opening, path);
 }
 
+// ---- Marks, for who traces accesses: BENCH_LOADS names a file (scripts/load_model.py).
+
+static volatile char *bench_marked;
+
+__attribute__((constructor)) static inline void bench_map_marks(void) {
+    if (!getenv("BENCH_LOADS"))
+        return;
+    void *at = (void *)BENCH_MARKS;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    if (mmap(at, BENCH_PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) != at)
+        bench_exit(BENCH_USAGE, "BENCH_LOADS: no page at %p", at);
+    bench_marked = at;
+}
+
+static inline void bench_mark(enum bench_marks mark) {
+    if (bench_marked)
+        bench_marked[mark * 64] = 1;
+}
+
+// Which addresses are the heap's.
+static inline void bench_copy_maps(void) {
+    const char *path = getenv("BENCH_LOADS");
+    FILE *from = path ? fopen("/proc/self/maps", "r") : NULL, *to = from ? fopen(path, "w") : NULL;
+    for (int c; to && (c = getc(from)) != EOF;)
+        putc(c, to);
+    if (to)
+        fclose(to);
+    if (from)
+        fclose(from);
+}
+
+// ---- The beginning.
+
 // Reads the command line, [MODE] [-x N]..., and loads the adapter. Returns the index of the mode.
 static inline unsigned bench_begin(int argc, char **argv, const char *const *modes,
                                    const struct bench_option *options) {
@@ -254,9 +289,12 @@ static inline void *bench_worker_main(void *argument) {
 static inline double bench_run(unsigned count, uint64_t (*work)(unsigned worker),
                                uint64_t *answer) {
     static struct bench_worker workers[BENCH_THREADS];
+    bench_mark(BENCH_ZERO);
     if (count == 1) {
         double start = bench_clock();
+        bench_mark(BENCH_ON);
         *answer += work(0);
+        bench_mark(BENCH_OFF);
         return bench_clock() - start;
     }
     pthread_barrier_t gate;
@@ -266,10 +304,12 @@ static inline double bench_run(unsigned count, uint64_t (*work)(unsigned worker)
         if (pthread_create(&workers[i].id, NULL, bench_worker_main, &workers[i]) != 0)
             bench_exit(BENCH_WRONG, "cannot start thread %u", i);
     }
+    bench_mark(BENCH_ON);
     pthread_barrier_wait(&gate);
     double start = bench_clock();
     for (unsigned i = 0; i < count; i++)
         pthread_join(workers[i].id, NULL);
+    bench_mark(BENCH_OFF);
     double seconds = bench_clock() - start;
     for (unsigned i = 0; i < count; i++)
         *answer += workers[i].share;
@@ -289,6 +329,7 @@ static inline int bench_report(uint64_t ops, double seconds, uint64_t answer) {
         printf(" live=%llu own=%llu", (unsigned long long)bench_live,
                (unsigned long long)bench_own);
     putchar('\n');
+    bench_copy_maps();
     if (bench_teardown)
         bench_teardown();
     return 0;

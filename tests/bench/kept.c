@@ -65,6 +65,7 @@ int main(int argc, char **argv) {
     bench_name = argv[0];
     bench_opening = argc > 1 && strcmp(argv[1], "open") == 0 ? "bench_reopen" : "bench_setup";
     adapter();
+    bench_mark(BENCH_ZERO);
     double start = bench_clock();
     if (bench_begin(argc, argv, modes, options) == 1) {
         bench_block(64);
@@ -72,6 +73,7 @@ int main(int argc, char **argv) {
         grow(root());
     }
     double seconds = bench_clock() - start;
+    bench_mark(BENCH_OFF);
     uint64_t found = 0, answer = walk(root(), &found);
     bench_teardown = NULL;
     bench_report(found, seconds, answer);

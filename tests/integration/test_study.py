@@ -62,6 +62,36 @@ def test_misses_and_shares(tmp_path):
     assert of["pinned"]["flushes"] > 0.5 and of["pinned"]["samples"] > 10
 
 
+def test_which_accesses_go_to_memory():
+    """One megabyte of 16 ways: lines so far apart share a set. What is read while nothing counts is
+    in the cache all the same."""
+    line = lambda what, at, size=8: f" {what} {at:x},{size}\n"
+    off, on, zero = (line("S", 0x3FF000000000 + 64 * mark, 1) for mark in range(3))
+    apart, first = 1024 * 64, 0x10000000
+    trace = "==1== Lackey\nI  04000000,3\n" + line("L", first) + off + line("L", first + 64) + on
+    trace += line("L", first + 64) + line("M", first + 120, 16)  # two lines, of which one is there
+    trace += "".join(line("S", 2 * first + i * apart) for i in range(16)) + line("L", first)
+
+    def misses(text):
+        argv = [BUILD / "study/loads", "1"]
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, check=True)
+        return dict(words.split() for words in done.stdout.splitlines())
+
+    assert misses(trace) == {"10000": "3"} | {f"{0x20000 + 16 * i:x}": "1" for i in range(16)}
+    assert misses(trace + zero + line("L", first)) == {}
+
+
+def test_loads_of_slower_media(tmp_path):
+    """Each allocation of 8 KiB stores to a line of its own."""
+    words = ["loads", "--programs=apart-alloc-8192", "--scale=0.02", "--allocators=pmalloc"]
+    of = figures(tmp_path, *words, "--load-ns=490", "--cache-mb=1")["apart-alloc-8192"]
+    found = of["pmalloc"]
+    assert 0.5 < found["heap"] < 10
+    assert found["slow_ns"] == pytest.approx(found["ns"] + 490 * found["heap"])
+    done = study("loads", "--programs=nqueens")
+    assert done.returncode == 2 and "--load-ns" in done.stderr, said(done)
+
+
 def test_a_full_memory(tmp_path):
     """Holes are of use, so PMAlloc gets to the longest blocks, which glibc does not."""
     bounds = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", str(tmp_path)]
