@@ -109,7 +109,11 @@ void pm_lazy_table_divide(struct pm_lazy_table *table, size_t stride) {
 // readable, and for none of one that becomes readable. False: memory is out.
 static bool become_readable(char *at, size_t len) {
     int saved = errno;
-    bool good = mprotect(at, len, PROT_READ) == 0 || map(at, len, PROT_READ, MAP_FIXED) == at;
+    bool good = mprotect(at, len, PROT_READ) == 0;
+    if (!good && map(at, len, PROT_READ, MAP_FIXED) == at) {
+        pm_os_advise(at, len, MADV_DONTDUMP);
+        good = true;
+    }
     if (good)
         errno = saved;
     return good;

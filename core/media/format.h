@@ -208,7 +208,7 @@
 //     needs   the files of all commits in it (fsync)
 //     before  these are applied again     after  the journal may be written from its start
 //   length 0 of the journal      pm_journal_retire()                             [test_clean_end]
-//     needs   the files of all commits in it (fsync)
+//     needs   the files of all commits in it, and the end of its lap (fsync)
 //     before  these are applied again     after  files may change without a journal
 //   program                      pm_program_record()                                     [capture]
 //     needs   nothing: a hint with its own crc. A torn one is ignored

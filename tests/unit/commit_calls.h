@@ -283,9 +283,9 @@ uint64_t __wrap_pm_os_fs_type(int fd) {
 // Each run of a seed is the same: the identity of the heap, and what the library does by time, too.
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
-    static uint64_t ns = 1700000000000000000;
     (void)clock;
-    ns += rnd(8) ? rnd(10000) : rnd(4) ? rnd(1000000) : rnd(300000000);
+    shared->clock += rnd(8) ? rnd(10000) : rnd(4) ? rnd(1000000) : rnd(300000000);
+    uint64_t ns = 1700000000000000000 + shared->clock;
     *now = (struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
     return 0;
 }

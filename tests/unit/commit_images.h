@@ -25,7 +25,6 @@ enum mutant {
     NO_NAME_SYNC,      // of the directory, when the journal is made
     EARLY_RETIRE,      // recovery empties the journal before its commit's files are synced
     NO_INHERITED_SYNC, // of a journal that a killed process left
-    NO_INHERITED_END,  // of a lap that a killed process has ended, perhaps not durably
     LEFT_BEHIND,       // a commit that the next one is to bring into the files first
     SKIPS,             // see journal_wrong.h
     ORDER,
@@ -49,7 +48,6 @@ static const char *const mutant_name[] = {"none",
                                           "no sync of the directory",
                                           "journal emptied before files are synced",
                                           "no sync of an inherited journal",
-                                          "no end of an inherited lap",
                                           "a commit left behind by the next one",
                                           "a commit of several is left out",
                                           "commits in another order",
@@ -67,6 +65,7 @@ struct state {
 static struct shared {
     uint64_t images, again, third, lost, wrong, commits, opened;
     unsigned most_images, before, after; // states
+    uint64_t clock;                      // nanoseconds: no process is earlier than the one before
     enum mutant mutant;
     bool counts;  // the commit that is being made counts already
     bool failed;  // state 2 is one whose sync has failed: it may count until the next one does
@@ -105,12 +104,8 @@ static bool is_left_out(unsigned file) {
     return file != PM_JOURNAL_SELF && shared->mutant == (enum mutant)file;
 }
 
-static bool has_ended(const struct world *w);
-
 static bool i_write(unsigned file, const void *from, size_t len, uint64_t at) {
     cut_recovery();
-    if (shared->mutant == NO_INHERITED_END && file == PM_JOURNAL_SELF && has_ended(image))
-        return true;
     cache_write(image, file, from, len, at);
     return true;
 }
@@ -146,10 +141,8 @@ static bool i_sync(unsigned file) {
         errno = EIO;
         return false;
     }
-    bool ended = file == PM_JOURNAL_SELF && has_ended(image);
     if (is_left_out(file) ||
-        (shared->mutant == NO_INHERITED_SYNC && file == PM_JOURNAL_SELF && !ended) ||
-        (shared->mutant == NO_INHERITED_END && ended && image->file[file].size != 0))
+        (shared->mutant == NO_INHERITED_SYNC && file == PM_JOURNAL_SELF && !has_ended(image)))
         return true;
     if (shared->mutant == EARLY_RETIRE && file != PM_JOURNAL_SELF) {
         late |= 1u << file;

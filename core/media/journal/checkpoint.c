@@ -143,7 +143,7 @@ bool pm_checkpoint_retire(struct pm_journal *j) {
     torn = true;
     if (!sync_files(j))
         return false;
-    retired = j->lap.commits != 0;
+    retired = (retiring && retired) || j->lap.commits != 0;
     j->follows = pm_checkpoint_mark;
     j->lap = (struct pm_journal_lap){0};
     ending = torn = false;
@@ -178,7 +178,7 @@ uint64_t pm_checkpoint_worth(void) {
 // ---- before a commit ----------------------------------------------------------------------------
 
 // Where files cannot be synced, the lap goes on: the journal has it all. They are synced again when
-// it is longer by a lap.
+// it is longer by a short lap.
 bool pm_checkpoint_prepare(struct pm_journal *j) {
     if ((retiring && !empty(j)) || (torn && !cut_end(j)))
         return false;
@@ -187,7 +187,8 @@ bool pm_checkpoint_prepare(struct pm_journal *j) {
     hurried = false;
     if (make_timed(j))
         return !ending;
-    retry_at = j->lap.end + pm_checkpoint_lap;
+    retry_at = j->lap.end + (pm_checkpoint_lap < PM_CHECKPOINT_LAP_LEAST ? pm_checkpoint_lap
+                                                                         : PM_CHECKPOINT_LAP_LEAST);
     return true;
 }
 

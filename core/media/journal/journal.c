@@ -420,7 +420,8 @@ static bool bring_into_files(const struct pm_journal_io *io, void *buffer,
 
 static bool is_empty(const struct pm_journal_io *io) {
     char sector[PM_JOURNAL_SECTOR];
-    return !io->read(PM_JOURNAL_SELF, sector, sizeof sector, 0);
+    return !io->read(PM_JOURNAL_SELF, sector, sizeof sector, 0) &&
+           (errno == PM_JOURNAL_ENDS || errno == ENOENT);
 }
 
 // Before its commits are durable, none may be in the files: a cut could leave a part of one there,
@@ -431,7 +432,7 @@ bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
                         const struct pm_journal_found *found) {
     return (!found->groups || make_durable(io, buffer, found) || make_durable(io, buffer, found)) &&
            (bring_into_files(io, buffer, found) || bring_into_files(io, buffer, found)) &&
-           pm_journal_retire(io, !is_empty(io));
+           pm_journal_retire(io, found->groups || !is_empty(io));
 }
 
 static bool each_entry(const struct pm_journal_io *io, struct pm_journal_group *group,

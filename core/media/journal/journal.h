@@ -204,7 +204,7 @@ typedef bool pm_journal_last_fn(const struct pm_journal_io *io, unsigned file, u
 // `fn` has ended it.
 bool pm_journal_each_last(const struct pm_journal_io *io, void *buffer,
                           const struct pm_journal_found *found, pm_journal_last_fn *fn, void *arg);
-// Whether the files hold all commits of the journal already. 1, 0, or -1 with errno.
+// Whether the files hold all pages of the journal's commits already. 1, 0, or -1 with errno.
 int pm_journal_applied(const struct pm_journal_io *io, void *buffer,
                        const struct pm_journal_found *found);
 // Writes what the files have already once more, so that a sync can make it durable that could not

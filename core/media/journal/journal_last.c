@@ -19,6 +19,7 @@ static struct walk {
     char *seen[PM_JOURNAL_FILES];     // a bit for each page
     uint64_t pages[PM_JOURNAL_FILES]; // how many a file has by what the commits name
     uint64_t limit[PM_JOURNAL_FILES]; // the first page that a later length has cut off, + 1; or 0
+    uint64_t end[PM_JOURNAL_FILES];   // the same of the last length
 } w;
 
 static uint64_t seen_bytes(unsigned file) { return w.pages[file] / 8 + 1; }
@@ -86,6 +87,7 @@ static bool each_entry(const struct pm_journal_entry *e, const char *end) {
         return false;
     if (e->kind == PM_JOURNAL_LENGTH) {
         uint64_t pages = (e->first + PM_PAGE_SIZE - 1) / PM_PAGE_SIZE;
+        w.end[file] = w.end[file] ? w.end[file] : pages + 1;
         if (!w.limit[file] || w.limit[file] > pages + 1)
             w.limit[file] = pages + 1;
         return true;
@@ -142,7 +144,8 @@ static bool compare(const struct pm_journal_io *io, unsigned file, uint64_t firs
     static const char zeroes[PM_PAGE_SIZE];
     for (uint64_t i = 0; i < pages; i++) {
         bool got = io->read(file, page, sizeof page, (first + i) * PM_PAGE_SIZE);
-        if (!got && !from && errno == PM_JOURNAL_ENDS) // as the file will have, if it grows
+        bool beyond = w.end[file] && first + i >= w.end[file] - 1;
+        if (!got && !from && errno == PM_JOURNAL_ENDS && beyond)
             continue;
         *(bool *)differs =
             got ? !same_page(file, first + i, page, from ? from + i * PM_PAGE_SIZE : zeroes)
