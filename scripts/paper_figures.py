@@ -376,7 +376,8 @@ PALLOCATOR = (
         "random sizes of three distributions",
         "uniform: 7.5 times NVML, 49.7 Makalu, 6.7 nvm_malloc, at most; 47% less at 650 ns "
         "(5)",
-        ("randalloc", "randalloc-slow"),
+        ("randalloc",),
+        lacks="Media of higher latency: to trace the stores to its long blocks takes too long.",
     ),
     Figure(
         "pallocator:13",
