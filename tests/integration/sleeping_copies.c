@@ -24,14 +24,14 @@ static void *sleep_in_a_call(void *buffer) {
 
 int main(int argc, char **argv) {
     pthread_t thread;
+    if (argc != 3)
+        return 5;
     if (!memory && !(memory = malloc(PAGES * PAGE)))
         return 1;
     memset(memory, argc, PAGES * PAGE);
     if (pmalloc_commit() != 0)
         return 2;
     // In the heap, and not in the large block.
-    if (argc != 3)
-        return 5;
     if (strcmp(argv[1], "sleeps") == 0 &&
         (pipe(end) != 0 || pthread_create(&thread, NULL, sleep_in_a_call, malloc(PAGE)) != 0))
         return 3;
