@@ -5,7 +5,8 @@
 //
 //   program     stores to pages, also what they had before
 //   device      has a page pinned for a while, and stores to it past the kernel's record
-//   committer   makes rounds and takes instants; each commit may come to nothing
+//   committer   makes rounds and takes instants, at which the record begins anew, or goes on; each
+//               commit may come to nothing
 //
 // For each page there are the memory, the file as of the last commit in force, the journal's page
 // of the commit that is being made, the sum by which a look tells whether a page is new, and the
@@ -81,6 +82,9 @@ inline look(all, contents) {
 
 inline begin_record() { EACH(atomic { found[p] = written[p]; written[p] = false }) }
 
+// The same pages are found again, until a look begins the record anew.
+inline go_on() { EACH(found[p] = written[p]); unseen = false }
+
 inline forget() { EACH(written[p] = true) }
 
 #ifdef NO_QUESTION
@@ -130,8 +134,10 @@ inline take() {
 #ifndef DROPS_FOUND
     drop();
 #endif
-    begin_record();
-    ASK;
+    if
+    :: begin_record(); ASK
+    :: go_on()
+    fi;
 #ifdef DROPS_FOUND
     drop();
 #endif

@@ -194,6 +194,41 @@ static void test_record(void) {
     CHECK(!pm_stored_can() || dropped >= 1000); // a part by each
 }
 
+static bool takes_long(void) {
+    usleep(20000);
+    return false;
+}
+
+static uint64_t compared_with(char *stored) {
+    struct pm_commit_cost cost;
+    memset(stored, 's', 1);
+    CHECK(pm_commit_prepare());
+    pm_commit_take(false, &cost);
+    CHECK(pm_commit_finish());
+    check_files();
+    return cost.compared;
+}
+
+// To begin the record anew costs a question: it goes on where the pages that are compared in vain
+// cost less. So each commit finds one page more than the one before it. Where the question costs
+// nothing there are never many.
+static void check_goes_on(bool (*question)(void)) {
+    enum { PAGES = 3000, COMMITS = 20 };
+    char *at = new_pages(PAGES);
+    uint64_t before = PAGES, compared;
+    memset(at, 'r', PAGES * PM_PAGE_SIZE);
+    compared_with(at); // all copied pages
+    pm_rounds_unseen = question;
+    compared_with(at); // the record begins
+    for (unsigned i = 0; i < COMMITS && pm_stored_can(); i++, before = compared) {
+        compared = compared_with(at + (100 + i * 10) * PM_PAGE_SIZE);
+        CHECK(i == 0 || !question ? compared < COMMITS : compared == before + 1);
+    }
+    pm_rounds_unseen = NULL;
+}
+static void test_record_goes_on(void) { check_goes_on(takes_long); }
+static void test_record_begins_anew(void) { check_goes_on(NULL); }
+
 // Of what no commit had yet, far more than the last one had, a round is enough, too: the next one
 // goes on, and finds what was stored to since.
 static void test_first_rounds(void) {
@@ -413,6 +448,8 @@ int main(void) {
     RUN_CHILD(record);
     RUN_CHILD(unreadable);
     pm_options.commit_watch.number = 1024;
+    RUN_CHILD(record_goes_on);
+    RUN_CHILD(record_begins_anew);
     RUN_CHILD(first_rounds);
     RUN_CHILD(empty_round);
     for (uint64_t megabytes = 0; megabytes < 8; megabytes += 3) {

@@ -347,6 +347,7 @@ bool pm_changed_end(void) {
 
 static void look_at_part(char *at, size_t len) {
     looking.cost->copied += len / PM_PAGE_SIZE;
+    looking.cost->compared += len / PM_PAGE_SIZE;
     for (size_t part; len; at += part, len -= part) {
         part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
         if (looking.live || part < ALONE * PM_PAGE_SIZE)
@@ -402,19 +403,26 @@ void pm_changed_look_pieces(unsigned file, const struct pm_changed_piece *piece,
     end_look();
 }
 
-bool pm_changed_find_stored(unsigned file, char *at, size_t len) {
-    return pm_stored_find(file, looking.pagemap, at, len);
+bool pm_changed_find_stored(unsigned file, char *at, size_t len, bool anew) {
+    return pm_stored_find(file, looking.pagemap, at, len, anew);
+}
+
+// Pages that commits have written are compared by their sums, wherever they lie.
+static bool is_known_by_sums(char *at, size_t len) {
+    uint64_t first = (uint64_t)(at - looking.of.start) / PM_PAGE_SIZE;
+    return pm_sums_known(looking.of.file, first, len / PM_PAGE_SIZE);
 }
 
 void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from,
                             uint64_t to) {
     look_into(&(struct of){file, start, length});
-    pm_stored_each(file, looking.pagemap, from, to, look_at_run, NULL);
+    pm_stored_each(file, looking.pagemap, from, to, is_known_by_sums, look_at_run, NULL);
     end_look();
 }
 
 static void look_at_copies(char *at, size_t len, void *copies) {
     const char **copy = copies;
+    looking.cost->compared += len / PM_PAGE_SIZE;
     for (size_t part; len; at += part, len -= part, *copy += part) {
         part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
         look_at_pages(at, *copy, part);

@@ -20,11 +20,12 @@
 #include "media/journal/journal.h"
 
 struct pm_commit_cost {
-    uint64_t pages;   // in the journal
-    uint64_t before;  // of them those that rounds have found, before the instant
-    uint64_t copied;  // pages that the process has copied and keeps
-    uint64_t dropped; // pages given back to the kernel
-    uint64_t held_us; // the time at the instant: no other thread stored
+    uint64_t pages;    // in the journal
+    uint64_t before;   // of them those that rounds have found, before the instant
+    uint64_t compared; // pages that were looked at, at the instant and after it
+    uint64_t copied;   // pages that the process has copied and keeps
+    uint64_t dropped;  // pages given back to the kernel
+    uint64_t held_us;  // the time at the instant: no other thread stored
 };
 
 // Reserves what it needs; in a forked child anew. False: there is no memory.
@@ -50,8 +51,8 @@ struct pm_changed_piece {
 };
 void pm_changed_look_pieces(unsigned file, const struct pm_changed_piece *piece, size_t count,
                             uint64_t length);
-// Finds what was stored to since the last time (pm_stored_find()).
-bool pm_changed_find_stored(unsigned file, char *at, size_t len);
+// Finds what was stored to since the record began (pm_stored_find()).
+bool pm_changed_find_stored(unsigned file, char *at, size_t len, bool anew);
 // pm_changed_look() of the pages that were found in the file, whose first byte is at `start`; of
 // all that was found in all files, pages [from, to).
 void pm_changed_look_stored(unsigned file, char *start, uint64_t length, uint64_t from,

@@ -122,7 +122,7 @@ static void keep_ready(void) {
     commit.ready = larger(commit.ready, j->reached);
     j->reached = 0;
     if ((!pages && !copies) || low + high >= j->room ||
-        (commit.ready <= low && commit.ready_copies <= high))
+        (commit.ready <= 2 * low && commit.ready_copies <= 2 * high))
         return;
     j->kept = false;
     madvise((char *)j->first + low, j->room - high - low, MADV_DONTNEED);
@@ -386,7 +386,7 @@ static bool bring(void) {
     if (!apply())
         return false;
     keep_ready();
-    pm_checkpoint_compared(kept_before());
+    pm_checkpoint_compared(pm_rounds_compared(&pm_commit_last));
     pm_checkpoint_cut(&commit.journal);
     return true;
 }

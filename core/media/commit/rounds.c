@@ -11,6 +11,7 @@
 #include "journal_files.h"
 #include "media/backing/marks.h"
 #include "media/journal/checkpoint.h"
+#include "media/journal/page_sums.h"
 #include "media/own_pages.h"
 #include "stored_pages.h"
 
@@ -96,7 +97,7 @@ bool (*pm_rounds_unseen)(void);
 // It takes as long as to find what was stored to, ten times over, and it is only roughly so: it may
 // take that part of the time. So a small heap that grows fast is counted for each commit. Most
 // often it is done in a round.
-#define COUNT_PART 32u
+#define COUNT_PART 128u
 #define COUNT_AFTER ((uint64_t)1000000000)
 
 static void count_own(void) {
@@ -168,8 +169,42 @@ void pm_rounds_forget(void) {
 
 bool pm_rounds_lend(const _Atomic uint32_t *alive) { return pm_stored_lend(rounds.watched, alive); }
 
+static bool begins_anew;
 static void find_in(unsigned file, char *at, uint64_t length) {
-    rounds.failed |= !pm_changed_find_stored(file, at, length);
+    rounds.failed |= !pm_changed_find_stored(file, at, length, begins_anew);
+}
+
+// ---- when it begins anew ------------------------------------------------------------------------
+
+// Until it does, the same pages are found again, and compared in vain. To begin takes a fault for
+// each page that is stored to again, and a question about all descriptors (misses_nothing()). So
+// small commits go on with it for a while.
+#define FAULT_NS 1000
+static struct {
+    uint64_t in_vain, changed; // pages: since it began; by the last commit
+    uint64_t asked_ns;         // what the question takes
+} anew;
+
+uint64_t pm_rounds_compared(const struct pm_commit_cost *cost) {
+    uint64_t changed = cost->pages - cost->before;
+    uint64_t in_vain = cost->compared > changed ? cost->compared - changed : 0;
+    anew.in_vain += in_vain;
+    anew.changed = changed;
+    return in_vain;
+}
+
+static bool pays_to_begin(void) {
+    return PM_COMPARE_NS * anew.in_vain >= anew.asked_ns + FAULT_NS * anew.changed;
+}
+
+// The answer may be known already, and the next time it is not.
+static bool ask_for_unseen(void) {
+    uint64_t since = pm_os_now_ns();
+    bool unseen = pm_rounds_unseen && pm_rounds_unseen();
+    uint64_t took = pm_os_now_ns() - since;
+    anew.asked_ns = took > anew.asked_ns / 2 ? took : anew.asked_ns / 2;
+    anew.in_vain = 0;
+    return unseen;
 }
 
 // A program that gives pages to the kernel does so again and again. Meanwhile all copied pages are
@@ -181,7 +216,7 @@ static void find_in(unsigned file, char *at, uint64_t length) {
 // to later, will not be in it: so who may have such pages is asked now. Whoever pins a page later
 // is in the record.
 static bool misses_nothing(void) {
-    if (!pm_rounds_unseen || !pm_rounds_unseen()) {
+    if (!ask_for_unseen()) {
         rounds.rest = 0;
         return true;
     }
@@ -236,7 +271,8 @@ void pm_rounds_count(void) {
 bool pm_rounds_worth(bool count) { return may_make_rounds() && is_watching(count); }
 
 // Looks begin with the questions for all files.
-static void begin_look(void) {
+static void begin_look(bool begins) {
+    begins_anew = begins;
     rounds.watched = true;
     rounds.failed = false;
     pm_stored_none();
@@ -245,7 +281,7 @@ static void begin_look(void) {
 uint64_t pm_rounds_make(void) {
     struct pm_commit_cost cost = {0};
     count_own();
-    begin_look();
+    begin_look(true);
     pm_changed_begin(rounds.journal, PM_CHANGED_ROUND, &cost);
     each_data(find_in);
     bool told = !rounds.failed && misses_nothing();
@@ -299,9 +335,9 @@ static bool find_in_all(void) {
     if (!is_watching(false))
         return false;
     drop_rest();
-    begin_look();
+    begin_look(!rounds.watched || pm_stored_is_lent() || pays_to_begin());
     each_mapped(find_in);
-    return !rounds.failed && misses_nothing();
+    return !rounds.failed && (!begins_anew || misses_nothing());
 }
 
 static void look_at_all(struct pm_commit_cost *cost) {

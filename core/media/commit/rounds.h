@@ -8,7 +8,8 @@
 //                 it go to the journal, as far as they differ.
 //   ...           another one, of what was stored to meanwhile, and so on.
 //   the instant   what was stored to since the last round, the same for all files, is copied to
-//                 memory. Roots go to the journal.
+//                 memory. Roots go to the journal. The record may go on: then the next look finds
+//                 the same pages again.
 //   afterwards    threads run again, and the copies are looked at.
 //
 // A page that is looked at twice is in the journal twice, and the second time counts. Where the
@@ -47,6 +48,8 @@ extern bool (*pm_rounds_unseen)(void);
 
 // `count`: copied pages may be counted to know that.
 bool pm_rounds_worth(bool count);
+// Of a commit in force. Returns how many pages it compared that were the same, without its rounds.
+uint64_t pm_rounds_compared(const struct pm_commit_cost *cost);
 // Whether they would be if more is copied than is known, and the count of it.
 bool pm_rounds_may_be_worth(void);
 void pm_rounds_count(void);

@@ -158,8 +158,9 @@ static bool watch(const struct pm_file *f) {
 // the kernel a look at what it knows of each page: that takes a millisecond or two for 1 GiB,
 // instead of 14. But pages that are not there must stay without protection: they would look as if
 // they were swapped out.
-static bool protect(struct pm_stored_runs *runs, int pagemap, uint64_t start, uint64_t end) {
-    struct pm_pagemap_scan s = {.flags = PM_SCAN_PROTECT | PM_SCAN_MUST_WATCH,
+static bool scan(struct pm_stored_runs *runs, int pagemap, uint64_t start, uint64_t end,
+                 bool protect) {
+    struct pm_pagemap_scan s = {.flags = PM_SCAN_MUST_WATCH | (protect ? PM_SCAN_PROTECT : 0),
                                 .start = start,
                                 .end = end,
                                 .category_mask = PM_SCAN_WRITTEN,
@@ -172,9 +173,10 @@ static bool protect(struct pm_stored_runs *runs, int pagemap, uint64_t start, ui
 
 // Where the kernel comes upon a mapping that is not watched, another thread has made it since. Of
 // what was protected before that it tells nothing.
-static bool find(struct pm_stored_runs *runs, unsigned file, int pagemap, char *at, size_t len) {
+static bool find(struct pm_stored_runs *runs, unsigned file, int pagemap, char *at, size_t len,
+                 bool anew) {
     return !len || (pagemap >= 0 && has_room(runs) && watch(pm_journal_heap_file(file)) &&
-                    protect(runs, pagemap, (uintptr_t)at, (uintptr_t)at + len));
+                    scan(runs, pagemap, (uintptr_t)at, (uintptr_t)at + len, anew));
 }
 
 // Once. It comes behind what is found now, so it is not by rising address.
@@ -189,13 +191,13 @@ static bool take_owed(const struct pm_file *f) {
     return all;
 }
 
-bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len) {
+bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len, bool anew) {
     of[file].from = found.count;
     of[file].page = found_pages;
     bool may = pm_stored_can() && !lent.owes_all;
     if (may)
         commits_watch = true;
-    bool good = may && find(&found, file, pagemap, at, len);
+    bool good = may && find(&found, file, pagemap, at, len, anew);
     size_t to = found.count;
     if (lent.user == BOTH && file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA &&
         !add(&lent.told, found.run + of[file].from, to - of[file].from))
@@ -221,6 +223,7 @@ void pm_stored_part(unsigned file, uint64_t from, uint64_t to, pm_own_fn *fn, vo
 }
 
 struct each {
+    pm_stored_known_fn *known;
     pm_own_fn *fn;
     void *arg;
     int pagemap;
@@ -257,6 +260,11 @@ static void ask_nearby(struct each *e) {
 
 static void ask(char *at, size_t len, void *each) {
     const size_t most = sizeof nearby.run / sizeof nearby.run[0];
+    const struct each *e = each;
+    if (e->known(at, len)) {
+        e->fn(at, len, e->arg);
+        return;
+    }
     if (nearby.runs == most ||
         (nearby.runs && (size_t)(at - nearby.run[nearby.runs - 1].end) > NEAR))
         ask_nearby(each);
@@ -264,9 +272,9 @@ static void ask(char *at, size_t len, void *each) {
     nearby.run[nearby.runs++].end = at + len;
 }
 
-void pm_stored_each(unsigned file, int pagemap, uint64_t from, uint64_t to, pm_own_fn *fn,
-                    void *arg) {
-    struct each each = {fn, arg, pagemap};
+void pm_stored_each(unsigned file, int pagemap, uint64_t from, uint64_t to,
+                    pm_stored_known_fn *known, pm_own_fn *fn, void *arg) {
+    struct each each = {known, fn, arg, pagemap};
     pm_stored_part(file, from, to, ask, &each);
     ask_nearby(&each);
 }
@@ -331,7 +339,7 @@ void pm_stored_tell(const struct pm_stored_runs *runs) {
 // Its maker's process is not the marker's, which has the same descriptor.
 bool pm_stored_take(struct pm_stored_runs *runs, unsigned file, int pagemap, char *at, size_t len) {
     size_t before = runs->count;
-    bool good = is_open() && find(runs, file, pagemap, at, len);
+    bool good = is_open() && find(runs, file, pagemap, at, len, true);
     if (lent.user == BOTH && (!good || !add(&lent.owed, runs->run + before, runs->count - before)))
         lent.owes_all = true;
     return good;
@@ -367,7 +375,7 @@ static bool scan_not(int pagemap, char *at, size_t len, const struct each *each)
 
 // `fn` may make new mappings.
 bool pm_stored_not(unsigned file, int pagemap, char *at, size_t len, pm_own_fn *fn, void *arg) {
-    const struct each each = {fn, arg, pagemap};
+    const struct each each = {.fn = fn, .arg = arg, .pagemap = pagemap};
     return pm_stored_can() && !lent.owes_all && !lent.owed.count &&
            (scan_not(pagemap, at, len, &each) ||
             (watch(pm_journal_heap_file(file)) && scan_not(pagemap, at, len, &each)));

@@ -7,7 +7,8 @@
 //
 // A commit of a large heap looks only at these pages, first while the program runs, and at the
 // instant at what was stored to meanwhile. Below PMALLOC_COMMIT_WATCH copied pages a commit looks
-// at all of them instead: the record costs the program a fault for each page.
+// at all of them instead: the record costs the program a fault for each page, and a question about
+// each descriptor.
 //
 // With the commit lock. The record is this process's: a forked child begins its own.
 //
@@ -39,18 +40,19 @@ bool pm_stored_can(void);
 // `pagemap` is of pm_own_open().
 //
 // Finds the pages of [at, at + len), of the file, that are copied and were stored to since the last
-// look, and begins anew there. The first look finds all that are copied. False: they are not known,
-// and some of the range may have begun anew, so forget the record.
-bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len);
+// time that it began anew there. `anew`: it does so now. The first look finds all that are copied.
+// False: they are not known, and some of the range may have begun anew, so forget the record.
+bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len, bool anew);
 // How many pages were found in all files.
 uint64_t pm_stored_pages(void);
 // Of all that was found, by the order in which it was found, pages [from, to): calls `fn` for each
 // run of them that is of the file: by rising address, and then what a marker has found. A page that
 // was not stored to, or that comes twice, may be among them.
 void pm_stored_part(unsigned file, uint64_t from, uint64_t to, pm_own_fn *fn, void *arg);
-// The same, copied pages only.
-void pm_stored_each(unsigned file, int pagemap, uint64_t from, uint64_t to, pm_own_fn *fn,
-                    void *arg);
+// The same. Of a run that is not `known` only the copied pages, which the kernel is asked about.
+typedef bool pm_stored_known_fn(char *at, size_t len);
+void pm_stored_each(unsigned file, int pagemap, uint64_t from, uint64_t to,
+                    pm_stored_known_fn *known, pm_own_fn *fn, void *arg);
 // Nothing is found any more. Before the files are looked at.
 void pm_stored_none(void);
 // Of all that was found, by the order in which it was found, what lies from page `from` on was not

@@ -154,9 +154,7 @@ void pm_checkpoint_hurry(struct pm_journal *j) { hurried = j->lap.end != 0 && !l
 
 // ---- when it pays -------------------------------------------------------------------------------
 
-// About what it costs to copy a page and sum it up, in caches that have other things, and what it
-// costs if the page is given back, and stored to again.
-#define COMPARE_NS 500
+// What it costs if a page is given back, and stored to again.
 #define RETURN_NS 2500
 // So many copies are worth a checkpoint for their memory, too, if that takes 1/SHARE of the time.
 #define MANY 256u
@@ -165,7 +163,7 @@ void pm_checkpoint_hurry(struct pm_journal *j) { hurried = j->lap.end != 0 && !l
 void pm_checkpoint_compared(uint64_t pages) { last.compared += pages; }
 
 bool pm_checkpoint_pays(uint64_t kept) {
-    bool by_time = COMPARE_NS * last.compared >= last.took + RETURN_NS * kept;
+    bool by_time = PM_COMPARE_NS * last.compared >= last.took + RETURN_NS * kept;
     bool by_memory = kept > MANY && (pm_os_now_ns() - last.ended) / SHARE >= last.took;
     return kept > PM_CHECKPOINT_FEW && (by_time || by_memory);
 }

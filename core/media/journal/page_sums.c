@@ -204,6 +204,15 @@ bool pm_sums_taken(unsigned file, uint64_t page) {
     return unknown || (s && s->key & TAKEN);
 }
 
+bool pm_sums_known(unsigned file, uint64_t first, uint64_t pages) {
+    bool known = !unknown;
+    for (uint64_t i = 0; i < pages && known; i++) {
+        const struct slot *s = slot_of(file, first + i);
+        known = s && (s->key & FLAGS) != NONE;
+    }
+    return known;
+}
+
 bool pm_sums_backed(unsigned file, uint64_t first, uint64_t pages) {
     bool backed = !unknown;
     for (uint64_t i = 0; i < pages && backed; i++) {

@@ -32,6 +32,8 @@ void pm_sums_undo(void);
 bool pm_sums_taken(unsigned file, uint64_t page);
 // The commit is in force, and its pages are in the file. `from`: their contents, NULL: zeroes.
 void pm_sums_note(unsigned file, uint64_t first, uint64_t pages, const char *from);
+// About what it costs to copy a page and sum it up, in caches that have other things.
+#define PM_COMPARE_NS 500
 enum pm_sum_is {
     PM_SUM_NONE, // nothing is known of this page: no commit of the lap has it
     PM_SUM_SAME,
@@ -39,6 +41,8 @@ enum pm_sum_is {
 };
 // What is PM_SUM_OTHER is taken.
 enum pm_sum_is pm_sums_ask(unsigned file, uint64_t page, const char *contents);
+// Whether the table has all of these pages: pm_sums_ask() would not say PM_SUM_NONE.
+bool pm_sums_known(unsigned file, uint64_t first, uint64_t pages);
 // Whether commits in force have written all of these pages, and none of them last as zeroes: then
 // their file has space for them.
 bool pm_sums_backed(unsigned file, uint64_t first, uint64_t pages);
