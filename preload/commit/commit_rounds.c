@@ -26,6 +26,11 @@
 #define SOME 4096u    // pages, for which memory is made ready before the last round
 #define TIMES_MOST 2u // pages of the first round, in the journal: it takes room on the medium
 
+// Since an instant that is not longer ago, no more can have changed than one may look at while the
+// threads stand still: PAGES_PER_MS as in commit_bound.c. Rounds would find most pages, and cost an
+// answer that waits another scan of the heap.
+#define RECENT_NS ((uint64_t)8000000)
+
 #define CUTS_MOST 64u // before one instant; each time the rounds are 8 MiB further
 #define PASS_MS 100u  // for a fork
 
@@ -113,6 +118,12 @@ static bool make_rounds(void) {
             return true;
     }
     return true;
+}
+
+bool pm_commit_rounds_needed(void) {
+    uint64_t now = pm_commit_clock(),
+             last = atomic_load_explicit(&pm_commit_time, memory_order_relaxed);
+    return pm_commit_last.pages > LITTLE || now - last > RECENT_NS;
 }
 
 bool pm_commit_rounds(void) {

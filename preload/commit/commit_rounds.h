@@ -17,6 +17,8 @@
 
 // With the commit lock. False: somebody waits, so give the lock up and try again.
 bool pm_commit_rounds(void);
+// With the commit lock. Whether more may have changed since the last instant than one may look at.
+bool pm_commit_rounds_needed(void);
 // Whether there would be any.
 bool pm_commit_rounds_worth(void);
 // For pm_rounds_awaited.

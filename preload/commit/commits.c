@@ -256,7 +256,7 @@ static int take_and_enforce(enum instant instant, bool rounds) {
     if (!pm_commit_prepare())
         return errno;
     bool others = pm_threads_some() || !pm_threads_none();
-    if (rounds && instant != AT_REST && others && !pm_commit_rounds())
+    if (rounds && instant != AT_REST && others && pm_commit_rounds_needed() && !pm_commit_rounds())
         return EINPROGRESS;
     int error = take(instant);
     if (error)
