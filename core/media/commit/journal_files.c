@@ -156,8 +156,16 @@ static bool write_by(write_fn *by, unsigned file, const void *from, size_t len, 
     return fd >= 0 && by(fd, from, len, at);
 }
 
+// A commit's pages are not read again, and it waits for them at once: around the cache that takes a
+// fifth less time, on a disk whose sync takes 100 microseconds. More than this is read again to be
+// brought into the files (pm_journal_each_last_of()).
+#define DIRECT_MOST ((size_t)4 << 20)
+static bool goes_direct;
+
 static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
-    return changed(file, write_by(pm_os_write_all, file, from, len, at));
+    bool direct = file == PM_JOURNAL_SELF && goes_direct && len <= DIRECT_MOST;
+    return changed(file,
+                   write_by(direct ? pm_os_write_anew : pm_os_write_all, file, from, len, at));
 }
 
 static bool write_anew_at(unsigned file, const void *from, size_t len, uint64_t at) {
@@ -326,6 +334,7 @@ bool pm_journal_open(void) {
     file->dev = st.st_dev;
     file->ino = st.st_ino;
     limit_lap(file->fd);
+    goes_direct = !is_in_memory(PM_JOURNAL_SELF);
     return true;
 }
 
