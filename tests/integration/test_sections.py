@@ -119,13 +119,20 @@ def test_a_section_may_wait_for_a_thread_at_the_gate(program, heap, how):
     assert between + waited > 0 and others == 0, said(done)
 
 
+def commits_of(heap):
+    told = succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False))
+    return json.loads(told).get("pauses", {}).get("count", 0)
+
+
 def test_a_thread_in_getchar_is_not_waited_for(heap):
     """It is in a call that is not recorded, beside threads that never took a lock. It was taken for
     one in line for a lock of theirs, until patience with starved threads was over: a second."""
     program = compiled("leaks_running.c", "-O2", "-D_GNU_SOURCE")
     with start([program, "busy"], HEAP=heap, COMMIT="10ms", STATS=1) as process:
         assert process.stdout.readline() == "busy\n"
-        time.sleep(1.5 * busy())  # a starved thread delays a commit, too
+        end = time.monotonic() + 1.5 * busy()  # a starved thread delays a commit, too
+        while commits_of(heap) < 8 and time.monotonic() < end:
+            time.sleep(0.05)
         out, err = process.communicate("x\n", timeout=60 * busy())
     assert process.returncode == 0, (out, err)
     commits, took = map(int, re.search(r"commits: (\d+) of .*?: (\d+) for one", err).groups())
