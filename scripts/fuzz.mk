@@ -4,8 +4,10 @@
 # Part of the Makefile: the fuzzers (tests/fuzz).
 
 # libFuzzer needs clang, whatever CC is. One process opens thousands of heaps: the library's
-# variables lie in sections of their own, and its tables come and go through wrapped calls.
-FUZZ_FLAGS = -O1 -g1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
+# variables lie in sections of their own, and its tables come and go through wrapped calls. A corpus
+# runs in seconds, and -O1 would take longer to compile than it saves: that is for searches.
+FUZZ_O = -O0
+FUZZ_FLAGS = $(FUZZ_O) -g1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer -DPM_MARK_STACK=48u
 FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
 FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,\
@@ -52,15 +54,18 @@ $(MEDIUM_FUZZER): $(FUZZER)
 $(BACKUP_FUZZER): $(FUZZ_BACKUP_OBJS)
 	$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ -lpthread
 
-# $(call once,PROGRAM,CORPORA) and $(call look_for,PROGRAM,NAME-,LENGTH,CORPORA)
+# $(call once,PROGRAM,CORPORA) and $(call look_for,PROGRAM,NAME-,LENGTH,CORPORA). What searches is
+# built in build/search, to run fast; its findings are left beside the program that replays them.
 define once
 @$(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -runs=0 $2 > $1.log 2>&1 || { tail -n 40 $1.log; exit 1; }
 @echo "ok   $1: $$(find $2 -type f | wc -l) inputs"
 endef
 define look_for
 @mkdir -p $(BUILD)/fuzz/$2found
-$(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -max_total_time=$(SECONDS) -max_len=$3 -len_control=0 \
-	-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$2 $(BUILD)/fuzz/$2found $4
+@$(MAKE) -s BUILD=$(BUILD)/search FUZZ_O=-O1 $(1:$(BUILD)/%=$(BUILD)/search/%)
+$(FUZZ_OPTIONS) $(1:$(BUILD)/%=$(BUILD)/search/%) $(FUZZ_BOUNDS) -max_total_time=$(SECONDS) \
+	-max_len=$3 -len_control=0 -print_final_stats=1 \
+	-artifact_prefix=$(BUILD)/fuzz/$2 $(BUILD)/fuzz/$2found $4
 endef
 
 fuzz-built: $(FUZZER) $(MEDIUM_FUZZER) $(BACKUP_FUZZER)
