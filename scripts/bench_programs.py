@@ -41,6 +41,7 @@ class Program:
     unordered: bool = False  # threads print as they come
     rate: str = ""  # the throughput it prints; absent: its time counts
     unit: float = 1.0  # operations a second for 1 of that
+    lasts: bool = False  # it runs for a fixed time, however much it does in it
     check: str = ""  # arguments of one more, untimed run that prints more of the result
     named: bool = False  # it runs only if it is named itself, not with its group
 
@@ -73,6 +74,14 @@ class Program:
         match = re.search(self.rate, result.stdout, re.MULTILINE)
         rate = float(match[1]) * self.unit if match else 0.0
         return 1e9 / rate if rate else None
+
+    def cpu(self, result):
+        """CPU seconds of the whole run, or CPU nanoseconds an operation if it lasts a fixed time.
+
+        Unlike the figure it says something on a machine that others use, too.
+        """
+        seconds = result.user + result.system
+        return self.figure(result) * seconds / result.seconds if self.lasts else seconds
 
 
 def of_live(result):
@@ -194,8 +203,10 @@ MIMALLOC = [
         input="barnes/input",
         drop=r"^[A-Z]+(TIME|START|END) *=",
     ),
-    mimalloc("larson", "larson", LARSON, drop=LARSON_RATE, rate=LARSON_RATE),
-    mimalloc("larson-sized", "larson-sized", LARSON, drop=LARSON_RATE, rate=LARSON_RATE),
+    mimalloc("larson", "larson", LARSON, drop=LARSON_RATE, rate=LARSON_RATE, lasts=True),
+    mimalloc(
+        "larson-sized", "larson-sized", LARSON, drop=LARSON_RATE, rate=LARSON_RATE, lasts=True
+    ),
     mimalloc("mstress", "mstress", "{threads} 50 25"),
     mimalloc(
         "rptest",
@@ -217,6 +228,7 @@ MIMALLOC = [
         drop="^rtime",
         rate=r"free/sec: ([\d.]+) M",
         unit=1e6,
+        lasts=True,
     ),
     mimalloc("cache-scratch-1", "cache-scratch", SCRATCH_1),
     mimalloc("cache-scratch-n", "cache-scratch", SCRATCH_N),
@@ -232,6 +244,7 @@ MIMALLOC = [
         drop="iterations",
         rate=r"(\d+) iterations",
         unit=0.5,
+        lasts=True,
     ),
 ]
 

@@ -9,6 +9,10 @@ import bench_programs
 import benchlib
 from benchlib import geometric_mean, median
 
+MEASURES = ("time", "cpu", "memory")
+TITLES = {"time": "Time", "cpu": "CPU time", "memory": "Peak memory"}
+FAR = 1.15  # more over the best is counted
+
 
 def figures(case, name):
     """The figures of one program under one allocator; None if it did not run or failed."""
@@ -19,6 +23,7 @@ def figures(case, name):
     return {
         "figure": benchlib.summary([case.program.figure(result) for result in results]),
         "seconds": benchlib.summary([result.seconds for result in results]),
+        "cpu": benchlib.summary([case.program.cpu(result) for result in results]),
         "user": median([result.user for result in results]),
         "system": median([result.system for result in results]),
         # None if the program ended before its memory was looked at.
@@ -42,10 +47,13 @@ class Comparison:
         }
 
     def value(self, case, name, what):
-        """what: "time" or "memory"."""
+        """what: one of MEASURES."""
         data = self.data[case.name][name]
         if not data:
             return None
+        if what == "cpu":
+            # Other work only adds to it: the caches are shared.
+            return data["cpu"]["min"]
         return data["figure"]["median"] if what == "time" else data["peak_bytes"]
 
     def over_base(self, case, name, what):
@@ -68,6 +76,11 @@ class Comparison:
         ratios = {n: [self.over_base(case, n, what) for case in cases] for n in self.names}
         return {n: geometric_mean(filter(None, r)) for n, r in ratios.items() if any(r)}
 
+    def worst(self, name, what, ratio):
+        """(ratio, program) where the ratio, over_base or over_best, is the highest."""
+        known = [(ratio(case, name, what), case.name) for case in self.cases]
+        return max((pair for pair in known if pair[0]), default=(None, "-"))
+
 
 # ---- Tables.
 
@@ -79,8 +92,8 @@ def number(value, digits=2):
 def ratios(comparison, what):
     """One line for each program: what it took with the base, and the others over that."""
     others = [name for name in comparison.names if name != comparison.base]
-    ours = [name for name in comparison.names if name == benchlib.OURS]
-    unit = "" if what == "time" else " MB"
+    ours = [name for name in comparison.names if name in (benchlib.OURS, benchlib.VOLATILE)]
+    unit = " MB" if what == "memory" else ""
     header = ["program", comparison.base + unit, *(f"{name}/" for name in others), "best"]
     header += [f"{name}/best" for name in ours]
     rows = []
@@ -88,6 +101,8 @@ def ratios(comparison, what):
         base = comparison.value(case, comparison.base, what)
         if what == "time":
             shown = f"{number(base, 3)} {'ns' if case.program.per_operation() else 's'}"
+        elif what == "cpu":
+            shown = f"{number(base, 3)} {'ns' if case.program.lasts else 's'}"
         else:
             shown = number(base and base / 1e6, 1)
         row = [case.name, shown]
@@ -103,6 +118,27 @@ def ratios(comparison, what):
         rows.append(
             [label, "", *(number(means.get(name)) for name in others), ""] + [""] * len(ours)
         )
+    return benchlib.table(header, rows)
+
+
+def standing(comparison):
+    """A line for each allocator: CPU time and memory of all programs together.
+
+    The best is the best of the allocators that are not ours, program by program, or by the mean.
+    """
+    base, means = comparison.base, {what: comparison.means(what) for what in ("cpu", "memory")}
+    best = min((means["cpu"][n] for n in comparison.rivals if n in means["cpu"]), default=None)
+    header = ["allocator", f"CPU/{base}", "/best", "most over best", "in", f"over {FAR}"]
+    header += [f"memory/{base}", "most", "of"]
+    rows = []
+    for name in comparison.names:
+        cpu, memory = means["cpu"].get(name), means["memory"].get(name)
+        over = [comparison.over_best(case, name, "cpu") for case in comparison.cases]
+        most, where = comparison.worst(name, "cpu", comparison.over_best)
+        peak, whose = comparison.worst(name, "memory", comparison.over_base)
+        row = [name, number(cpu, 3), number(cpu / best if cpu and best else None, 3)]
+        row += [number(most), where, sum(1 for ratio in over if ratio and ratio > FAR)]
+        rows.append(row + [number(memory, 3), number(peak), whose])
     return benchlib.table(header, rows)
 
 
@@ -225,14 +261,14 @@ class Output:
     def page(self, options, variants, comparison):
         base = comparison.base
         sections = [
-            (f"Time over {base}", ratios(comparison, "time")),
-            (f"Peak memory over {base}", ratios(comparison, "memory")),
+            *((f"{TITLES[what]} over {base}", ratios(comparison, what)) for what in MEASURES),
+            ("All programs together", standing(comparison)),
             ("Peak memory over live bytes", of_live(comparison)),
             ("Every figure", every_figure(comparison)),
             ("Runs that do not count", "\n".join(failures(comparison.cases))),
         ]
-        names = ("time.svg", "memory.svg") if self.plots else ()
-        plots = {title: name for (title, _), name in zip(sections, names)}
+        drawn = ("time", "memory") if self.plots else ()
+        plots = {f"{TITLES[what]} over {base}": f"{what}.svg" for what in drawn}
         versions = {variant.name: benchlib.version(variant) for variant in variants}
         return bench_page.page(self.facts, versions, self.how(options), sections, plots)
 
@@ -242,8 +278,9 @@ class Output:
         lines += [self.how(options), ""]
         if full:
             lines += [every_figure(comparison), ""]
-        lines += [f"Time over {comparison.base}", ratios(comparison, "time"), ""]
-        lines += [f"Peak memory over {comparison.base}", ratios(comparison, "memory")]
+        for what in MEASURES:
+            lines += [f"{TITLES[what]} over {comparison.base}", ratios(comparison, what), ""]
+        lines += ["All programs together", standing(comparison)]
         lines += ["", of_live(comparison)] if of_live(comparison) else []
         return "\n".join(lines + failures(comparison.cases)) + "\n"
 
@@ -283,5 +320,5 @@ class Output:
                 }
                 for case in comparison.cases
             },
-            "geometric_means": {what: comparison.means(what) for what in ("time", "memory")},
+            "geometric_means": {what: comparison.means(what) for what in MEASURES},
         }

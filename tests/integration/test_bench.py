@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from conftest import BUILD, ROOT, environment, run, said
@@ -59,6 +60,65 @@ def test_figures_ratios_and_the_best(fake):
     assert report["machine"]["cpus"] >= 1 and "dev_shm" in report["machine"]
     line = next(line for line in done.stdout.splitlines() if line.startswith("nqueens/1"))
     assert line.split() == ["nqueens/1", "2.000", "ns", "0.50", "other"]
+
+
+def standing(monkeypatch, runs):
+    """The words of each allocator's line. runs: {program: {allocator: [(CPU seconds, peak)]}}."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import bench_programs
+    import bench_report
+    import bench_run
+    import benchlib
+
+    libraries = {"glibc": None, "pmalloc": "ours", "fast": "theirs", "small": "theirs"}
+    variants = [benchlib.Variant(name, path) for name, path in libraries.items()]
+    cases = []
+    for label, results in runs.items():
+        program = bench_programs.mimalloc(label, label)
+        case = types.SimpleNamespace(name=label, program=program, failures={}, results={})
+        for name, values in results.items():
+            case.results[name] = [
+                bench_run.Result(1.0, cpu, 0.0, 0, peak, 0, 0, "", "") for cpu, peak in values
+            ]
+        cases.append(case)
+    lines = bench_report.standing(bench_report.Comparison(variants, cases)).splitlines()
+    return {line.split()[0]: line.split()[1:] for line in lines}
+
+
+def test_all_programs_together(monkeypatch):
+    lines = standing(
+        monkeypatch,
+        {
+            "one": {
+                "glibc": [(2.0, 100), (4.0, 100)],
+                "pmalloc": [(9.0, 120), (1.2, 120)],
+                "fast": [(1.0, 200)],
+                "small": [(2.0, 50)],
+            },
+            "two": {
+                "glibc": [(1.0, 100)],
+                "pmalloc": [(0.3, 120)],
+                "fast": [(1.0, 200)],
+                "small": [(0.5, 50)],
+            },
+        },
+    )
+    # The least CPU time of the runs; over the best of the others in each program, and by the mean.
+    assert lines["pmalloc"] == ["0.424", "0.600", "1.20", "one", "1", "1.200", "1.20", "two"]
+    assert lines["fast"] == ["0.707", "1.000", "2.00", "two", "1", "2.000", "2.00", "two"]
+    assert lines["small"] == ["0.707", "1.000", "2.00", "one", "1", "0.500", "0.50", "two"]
+
+
+def test_cpu_time_of_an_operation(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import bench_programs
+    import bench_run
+
+    result = bench_run.Result(2.0, 2.5, 0.5, 0, 1, 0, 0, "Throughput = 1000000 of it", "")
+    by_name = {program.label: program for program in bench_programs.MIMALLOC}
+    # It ran for two seconds on one and a half processors, 1000 ns for each operation.
+    assert by_name["larson"].cpu(result) == pytest.approx(1500)
+    assert by_name["cfrac-44"].cpu(result) == 3.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
