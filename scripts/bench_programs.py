@@ -41,7 +41,7 @@ class Program:
     unordered: bool = False  # threads print as they come
     rate: str = ""  # the throughput it prints; absent: its time counts
     unit: float = 1.0  # operations a second for 1 of that
-    lasts: bool = False  # it runs for a fixed time, however much it does in it
+    lasts: float = 0.0  # it works for so many seconds, however much it does in them
     check: str = ""  # arguments of one more, untimed run that prints more of the result
     named: bool = False  # it runs only if it is named itself, not with its group
 
@@ -78,10 +78,11 @@ class Program:
     def cpu(self, result):
         """CPU seconds of the whole run, or CPU nanoseconds an operation if it lasts a fixed time.
 
-        Unlike the figure it says something on a machine that others use, too.
+        Unlike the figure it says something on a machine that others use, too. A run that others
+        made longer counts too much, never too little: so the least of the runs is the right one.
         """
         seconds = result.user + result.system
-        return self.figure(result) * seconds / result.seconds if self.lasts else seconds
+        return self.figure(result) * seconds / self.lasts if self.lasts else seconds
 
 
 def of_live(result):
@@ -203,9 +204,9 @@ MIMALLOC = [
         input="barnes/input",
         drop=r"^[A-Z]+(TIME|START|END) *=",
     ),
-    mimalloc("larson", "larson", LARSON, drop=LARSON_RATE, rate=LARSON_RATE, lasts=True),
+    mimalloc("larson", "larson", LARSON, drop=LARSON_RATE, rate=LARSON_RATE, lasts=1),
     mimalloc(
-        "larson-sized", "larson-sized", LARSON, drop=LARSON_RATE, rate=LARSON_RATE, lasts=True
+        "larson-sized", "larson-sized", LARSON, drop=LARSON_RATE, rate=LARSON_RATE, lasts=1
     ),
     mimalloc("mstress", "mstress", "{threads} 50 25"),
     mimalloc(
@@ -228,7 +229,7 @@ MIMALLOC = [
         drop="^rtime",
         rate=r"free/sec: ([\d.]+) M",
         unit=1e6,
-        lasts=True,
+        lasts=2,
     ),
     mimalloc("cache-scratch-1", "cache-scratch", SCRATCH_1),
     mimalloc("cache-scratch-n", "cache-scratch", SCRATCH_N),
@@ -244,7 +245,7 @@ MIMALLOC = [
         drop="iterations",
         rate=r"(\d+) iterations",
         unit=0.5,
-        lasts=True,
+        lasts=2,
     ),
 ]
 
