@@ -329,8 +329,8 @@ include scripts/study.mk
 
 # --- tests -------------------------------------------------------------------------------------
 
-# How many tests, or files of them, run at a time: one more than processors, for many tests wait.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# How many tests, or files of them, run at a time: two more than processors, for many tests wait.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 # Begun first, so that no worker is left with one of them in the end.
 LONG_UNITS = test_commit_crash test_journal_crash test_take_back test_log_crash test_commit
 # Runs every program of a list, shows the output of those that fail, fails if any did.
